@@ -1,0 +1,1 @@
+"""Is it well: verdicts on members, metrics, and the pages that show them."""

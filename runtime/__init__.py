@@ -1,0 +1,1 @@
+"""The training side (`job`, `groups`, `recovery`) and the agent that looks after it."""
