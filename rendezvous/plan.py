@@ -1,0 +1,280 @@
+"""The leader's decision: members, spec and the previous plan -> the next plan and its reason, or nothing to do yet.
+
+One pure function, `next_plan`, looks at everything afresh each time (level-triggered), so that a leader which has just
+been elected decides as its predecessor would have.  DESIGN.md §4 and rules 2-5, 10 of §6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from reknit.rendezvous.places import Candidate, Places, choose_places, newest_complete, places_for
+from reknit.rendezvous.records import (
+    FINISHED,
+    LOST,
+    RUNNING,
+    WAITING,
+    Former,
+    Member,
+    Name,
+    Place,
+    Plan,
+    Replica,
+    Spec,
+    Version,
+)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A member's record, when this leader first saw the process, and when the record last changed (seconds)."""
+
+    member: Member
+    arrived: float
+    changed: float
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long the leader waits (seconds): for a burst of arrivals; for the loss behind a report of a broken group."""
+
+    join_window: float = 0.5
+    report_grace: float = 0.1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What to do: publish `plan`, or look again at `again` at the latest (None: when something changes); and why."""
+
+    plan: Plan | None
+    reason: str
+    again: float | None = None
+
+
+@dataclass(frozen=True)
+class _Past:
+    """What the previous plan says of a process that had a place once."""
+
+    coordinate: int
+    placed: int
+    since: int
+
+
+def next_plan(
+    observed: Sequence[Observed], spec: Spec, previous: Plan | None, now: float, patience: Patience
+) -> Outcome:
+    """Decide on the next generation.  The rules in order: a finish, losses, an undecided comparison, reports, changes."""
+    view = _View(observed, spec, previous or Plan(0, "nothing yet", WAITING), now, patience)
+    head = view.previous
+    if head.state == LOST:
+        return Outcome(None, head.reason)
+    if head.state == FINISHED and not view.fresh:
+        return Outcome(None, head.reason)
+    for rule in (view.finish, view.losses, view.undecided, view.reports, view.planned):
+        outcome = rule()
+        if outcome is not None:
+            return outcome
+    return Outcome(None, "nothing has changed")
+
+
+class _View:
+    """Everything that the rules look at, gathered once."""
+
+    def __init__(
+        self, observed: Sequence[Observed], spec: Spec, previous: Plan, now: float, patience: Patience
+    ) -> None:
+        self.spec, self.previous, self.now, self.patience = spec, previous, now, patience
+        self.observed = {o.member.name: o for o in sorted(observed, key=lambda o: o.member.name)}
+        self.members = [o.member for o in self.observed.values()]
+        self.past = history(previous)
+        self.lost = {name: past for name, past in self.past.items() if name not in self.observed}
+        self.fresh = [m for m in self.members if m.name not in {*self.past, *previous.spares} and not m.finished]
+        self.candidates = [candidate(m, self.past.get(m.name)) for m in self.members if self._takes_part(m)]
+        self.head: Places = tuple(replica.names for replica in previous.replicas)
+
+    def _takes_part(self, member: Member) -> bool:
+        return member.built or member.name in self.past
+
+    # ---------------------------------------------------------------- the rules
+
+    def finish(self) -> Outcome | None:
+        placed = [m for m in self.members if m.name in self.previous.names]
+        if self.previous.state == FINISHED or not placed or not all(m.finished for m in placed):
+            return None
+        reason = f"all {len(placed)} members have finished"
+        plan = replace(self._plan((), reason), state=FINISHED, former=(), placed=0, origin=0)
+        return Outcome(plan, reason)
+
+    def losses(self) -> Outcome | None:
+        if not self.lost:
+            return None
+        broken = max(past.placed for past in self.lost.values())
+        gone = ", ".join(sorted(str(name) for name in self.lost))
+        places = choose_places(self.head, self.candidates, self.spec.wanted, self.spec.axes.size)
+        return self._publish(places, f"lost {gone}", broken=broken)
+
+    def undecided(self) -> Outcome | None:
+        head = self.previous.generation
+        placed = [m for m in self.members if m.name in self.previous.names]
+        if not any(m.incomplete == head for m in placed):
+            return None
+        silent = [m.worker_id for m in self.members if m.left < self._placed(m.name)]
+        if silent:
+            return Outcome(None, f"the comparison of generation {head} is incomplete; waiting for {', '.join(silent)}")
+        return self._repair()
+
+    def _repair(self) -> Outcome:
+        """Every state is known: decide on the newest version of which a complete set lives."""
+        head, size = self.previous.generation, self.spec.axes.size
+        best = newest_complete(self.candidates, size)
+        if best is not None:
+            places = places_for(best, self.candidates, self.spec.wanted, size)
+            return self._publish(places, f"the leader decides on {best}", broken=head, target=best)
+        witness = [m for m in self.members if self._unbroken_since_origin(m) and m.prepared is None]
+        if witness and all(m.pristine for m in self.members):
+            reason = f"nobody has trained yet, as {witness[0].worker_id} shows: all start from what their scripts built"
+            places = choose_places(self.head, self.candidates, self.spec.wanted, size)
+            return self._publish(places, reason, broken=head, restore=True)
+        return self._state_lost()
+
+    def _unbroken_since_origin(self, member: Member) -> bool:
+        past = self.past.get(member.name)
+        return past is not None and past.placed == self.previous.generation and past.since <= self.previous.origin
+
+    def _state_lost(self) -> Outcome:
+        axes = self.spec.axes
+        held = {c.coordinate for c in self.candidates if c.versions}
+        missing = [str(axes.coordinate(i)) for i in range(axes.size) if i not in held]
+        where = f"of coordinate (pipe.model) {', '.join(missing)}" if missing else "of one common version"
+        reason = f"the state {where} is lost: everybody who held it is gone, and there is no checkpoint to go back to"
+        plan = replace(self._plan((), reason), state=LOST)
+        return Outcome(plan, reason)
+
+    def reports(self) -> Outcome | None:
+        head = self.previous.generation
+        told = [m for m in self.members if m.name in self.previous.names and m.left == head]
+        if not told:
+            return None
+        due = min(self.observed[m.name].changed for m in told) + self.patience.report_grace
+        who = told[0].worker_id
+        if self.now < due:
+            return Outcome(None, f"{who} reports that generation {head} is broken; a loss may follow", again=due)
+        places = choose_places(self.head, self.candidates, self.spec.wanted, self.spec.axes.size)
+        return self._publish(places, f"{who} reports that a connection of generation {head} broke", broken=head)
+
+    def planned(self) -> Outcome | None:
+        if any(m.finished for m in self.members if m.name in self.previous.names):
+            return None  # the last step is made: nobody needs more workers
+        wanted = self.spec.wanted
+        places = choose_places(self.head, self.candidates, wanted, self.spec.axes.size)
+        if len(places) < self.spec.min_replicas:
+            places = ()
+        if places == self.head:
+            return None
+        arrivals = [self.observed[name].changed for replica in places for name in replica if name not in self.past]
+        if arrivals and len(places) < wanted:
+            due = max(arrivals) + self.patience.join_window
+            if self.now < due:
+                return Outcome(None, "members have arrived; more may follow", again=due)
+        return self._publish(places, self._change(places), restore=self.previous.placed == 0)
+
+    def _change(self, places: Places) -> str:
+        now = {name for replica in places for name in replica}
+        joined = sorted(str(name) for name in now - self.previous.names)
+        left = sorted(str(name) for name in self.previous.names - now)
+        parts = [f"{', '.join(joined)} joined" * bool(joined), f"{', '.join(left)} left" * bool(left)]
+        return "; ".join(part for part in parts if part) or "places changed"
+
+    # ---------------------------------------------------------------- making a plan
+
+    def _placed(self, name: Name) -> int:
+        past = self.past.get(name)
+        return past.placed if past else 0
+
+    def _publish(
+        self, places: Places, reason: str, broken: int = 0, target: Version | None = None, restore: bool = False
+    ) -> Outcome:
+        if len(places) < self.spec.min_replicas:
+            places = ()
+            reason += f"; waiting: fewer members than {self.spec.min_replicas} x {self.spec.axes.size} are here"
+        return Outcome(self._plan(places, reason, broken, target, restore and bool(places)), reason)
+
+    def _plan(
+        self, places: Places, reason: str, broken: int = 0, target: Version | None = None, restore: bool = False
+    ) -> Plan:
+        head = self.previous
+        generation = head.generation + 1
+        replicas = self._replicas(places, generation)
+        placed = {name for replica in places for name in replica}
+        former = tuple(
+            Former(name, past.coordinate, past.placed, past.since)
+            for name, past in sorted(self.past.items())
+            if name in self.observed and name not in placed
+        )
+        return Plan(
+            generation,
+            reason,
+            state=RUNNING if places else WAITING,
+            replicas=replicas,
+            former=former,
+            spares=tuple(m.name for m in self.members if m.name not in placed),
+            broken=max(broken, head.broken),
+            target=Version(generation, 0) if restore else target,
+            restore=restore,
+            origin=generation if restore else head.origin,
+            placed=generation if places else head.placed,
+        )
+
+    def _replicas(self, places: Places, generation: int) -> tuple[Replica, ...]:
+        standing = {r.names: r for r in self.previous.replicas if not self._torn(r)}
+        slots = assign_slots(self.previous.replicas, places)
+        replicas = []
+        for slot, names in zip(slots, places, strict=True):
+            formed = standing[names].formed if names in standing else generation
+            replicas.append(Replica(slot, formed, tuple(self._place(name, generation) for name in names)))
+        return tuple(sorted(replicas, key=lambda replica: replica.slot))
+
+    def _torn(self, replica: Replica) -> bool:
+        members = [self.observed[name].member for name in replica.names if name in self.observed]
+        return any(member.torn >= replica.formed for member in members)
+
+    def _place(self, name: Name, generation: int) -> Place:
+        member, past = self.observed[name].member, self.past.get(name)
+        run = past is not None and past.placed == self.previous.placed
+        return Place(name, member.host, member.address, past.since if past is not None and run else generation)
+
+
+def history(plan: Plan) -> dict[Name, _Past]:
+    """What a plan says of everybody who has, or had, a place."""
+    past = {f.name: _Past(f.coordinate, f.placed, f.since) for f in plan.former}
+    for replica in plan.replicas:
+        for coordinate, place in enumerate(replica.places):
+            past[place.name] = _Past(coordinate, plan.generation, place.since)
+    return past
+
+
+def candidate(member: Member, past: _Past | None) -> Candidate:
+    """A member as the choice of places sees it."""
+    return Candidate(
+        member.name,
+        coordinate=past.coordinate if past else member.coordinate,
+        placed=past.placed if past else 0,
+        since=past.since if past else 0,
+        ready=member.ready,
+        draining=member.draining,
+        host=member.host,
+        versions=frozenset(v for v in (member.committed, member.prepared) if v is not None),
+    )
+
+
+def assign_slots(before: Sequence[Replica], places: Places) -> list[int]:
+    """A slot for each replica: its old one if it stands, else the free one with which it shares most members."""
+    old = {replica.names: replica.slot for replica in before}
+    slots = [old.get(names, -1) for names in places]
+    for i, names in enumerate(places):
+        if slots[i] < 0:
+            shared = {r.slot: len(set(r.names) & set(names)) for r in before}
+            free = [slot for slot in range(len(before) + len(places) + 1) if slot not in slots]
+            slots[i] = min(free, key=lambda slot: (-shared.get(slot, 0), slot))
+    return slots
