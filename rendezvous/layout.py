@@ -106,7 +106,7 @@ class Layout:
         if world_size != self.world_size or any(self._sizes.get(name, 1) != size for name, size in sizes.items()):
             wanted = _spell([("world size", world_size), *sizes.items()])
             raise LayoutError(
-                f"layout {_spell(self.axes)} has world size {self.world_size}, but {wanted} was asked for; make them agree"
+                f"layout {_spell(self.axes)} of {self.world_size} ranks is not the {wanted} asked for; make them agree"
             )
         return self
 
