@@ -59,7 +59,7 @@ def next_restart(history: Sequence[WorkerExit], now: float, policy: RestartPolic
     last = history[-1]
     if last.returncode == 0:
         return Restart(None, "it finished")
-    failures = [exit for past in history if is_failure(past.returncode) and now - past.at <= policy.window]
+    failures = [past for past in history if is_failure(past.returncode) and now - past.at <= policy.window]
     if is_failure(last.returncode) and len(failures) > policy.max_restarts:
         kinds = ", ".join(sorted({describe_exit(past.returncode) for past in failures}))
         return Restart(
