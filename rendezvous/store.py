@@ -1,17 +1,18 @@
 """The store as everybody else sees it: one protocol and its data types, free of etcd and grpc.
 
-It is apart from its two implementations (`etcd.EtcdStore`, `memory.MemoryStore`) so that pure code, tests and the simulator
-can speak of entries and transactions without importing grpc.  Keys are `str`, values are `bytes`, all times are seconds.
+It is apart from its two implementations (`etcd.EtcdStore`, `memory.MemoryStore`) so that pure code, tests and the
+simulator can speak of entries and transactions without importing grpc.  Keys are `str`, values are `bytes`, all times
+are seconds.
 
 What every implementation promises:
 
 * Every operation ends within its timeout: with a result, or with an error from `reknit.rendezvous.errors`.
   `StoreUnavailable` means that nothing is known: a write that raised it may have been applied.
-* Operations that may be repeated without harm (reads, unconditional writes, leases) are retried within the timeout; watchers
-  may therefore see the same put twice, with two revisions.  A `transaction` is never retried: after `StoreUnavailable`
-  read back what it would have written before trying again.
-* A watch delivers its events in the order of their revisions, each exactly once, across outages; when that cannot be kept
-  (compaction, a store that was wiped or restored) it starts over with a fresh snapshot.
+* Operations that may be repeated without harm (reads, unconditional writes, leases) are retried within the timeout;
+  watchers may therefore see the same put twice, with two revisions.  A `transaction` is never retried: after
+  `StoreUnavailable` read back what it would have written before trying again.
+* A watch delivers its events in the order of their revisions, each exactly once, across outages; when that cannot be
+  kept (compaction, a store that was wiped or restored) it starts over with a fresh snapshot.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ MAX_OPERATIONS = 128
 class Entry:
     """One key as it stands in the store.
 
-    `mod_revision` is the revision of its last write, `create_revision` that of its first write since it was last absent;
-    `lease` is the id of the lease that it hangs on, 0 for none.
+    `mod_revision` is the revision of its last write, `create_revision` that of its first write since it was last
+    absent; `lease` is the id of the lease that it hangs on, 0 for none.
     """
 
     key: str
@@ -51,7 +52,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One change of one key: a write (`entry` is what was written) or a deletion (`entry` is None), made at `revision`."""
+    """One change of one key, made at `revision`: a write of `entry`, or a deletion if that is None."""
 
     key: str
     entry: Entry | None
@@ -60,7 +61,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A granted lease: its id, and the time to live in seconds that the store granted (it may exceed what was asked)."""
+    """A granted lease: its id, and the seconds to live that the store granted (perhaps more than was asked)."""
 
     id: int
     ttl: int
@@ -180,8 +181,9 @@ class Store(Protocol):
     ) -> TransactionResult:
         """Apply all `operations` at one revision if all `compares` hold, else nothing.  Never retried.
 
-        At most MAX_OPERATIONS of each, and no key written twice (StoreRefused).  Raises LeaseLost, with nothing written,
-        if the lease of a put is gone.  After StoreUnavailable it may have been applied: read back before trying again.
+        At most MAX_OPERATIONS of each, and no key written twice (StoreRefused).  Raises LeaseLost, with nothing
+        written, if the lease of a put is gone.  After StoreUnavailable it may have been applied: read back before
+        trying again.
         """
 
     def grant(self, ttl: float, *, timeout: float | None = None) -> Lease:
@@ -199,6 +201,6 @@ class Store(Protocol):
         First `on_reset` gets the state (perhaps before this returns), then `on_events` gets what happens after it, a
         batch never empty and never ending inside a revision.  After an outage the events go on where they stopped;
         `on_reset` comes again when events were compacted away, when the store's revision went back or another cluster
-        answers, and after a callback raised (which is logged).  Callbacks of one watch never overlap; they should return
-        soon, as the watch waits for them.
+        answers, and after a callback raised (which is logged).  Callbacks of one watch never overlap; they should
+        return soon, as the watch waits for them.
         """
