@@ -1,0 +1,155 @@
+"""One attempt at a step: reduce, vote, commit; or be ended by a membership change and swallowed.
+
+The order is DESIGN.md §6's, rules 13 and 14.  What can fail, fails before the vote; after it there is only the
+optimizer's own step.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from reknit.rendezvous.errors import ReknitError
+from reknit.rendezvous.records import Version
+from reknit.runtime import injection
+from reknit.runtime.control import ReplicaRounds
+from reknit.runtime.errors import Interrupted
+from reknit.runtime.groups import Groups
+from reknit.runtime.state import Update
+
+if TYPE_CHECKING:
+    from reknit.runtime.job import Job
+
+log = logging.getLogger(__name__)
+
+BLAME_SECONDS = 0.5  # how long an error inside the replica waits for the notice that explains it
+
+
+class AttemptError(ReknitError):
+    """The training loop used an attempt in a way that could not keep the job's promises."""
+
+
+class Attempt:
+    """What `with job.attempt() as attempt` gives: a membership change ends it early, and the loop tries again."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._groups: Groups | None = None
+        self._committed = False
+
+    def __enter__(self) -> Attempt:
+        self._groups = self._job._begin_attempt()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None:
+            if not self._committed:
+                raise AttemptError(
+                    "the attempt ended without attempt.commit(optimizer): nothing would ever be committed; "
+                    "call it as the last thing in the `with` block"
+                )
+            return False
+        if self._committed or not self._explains(error):
+            return False
+        log.info("step %d is tried again: %s", self._job.state.step + 1, _sentence(error))
+        self._job.event("retried", step=self._job.state.step + 1, reason=_sentence(error))
+        self._job.recovery.leave(error)
+        return True
+
+    def _explains(self, error: BaseException) -> bool:
+        """Whether a membership change, and not the user's own mistake, ended the attempt."""
+        if isinstance(error, Interrupted):
+            return True
+        # A schedule inside the replica fails with whatever torch raises; a closed connection there is the explanation.
+        formation = self._job.recovery.formation
+        if not isinstance(error, RuntimeError) or isinstance(error, ReknitError) or formation is None:
+            return False
+        until = time.monotonic() + (BLAME_SECONDS if formation.group is not None else 0)
+        while not (formation.lost_a_member() or (self._groups is not None and self._groups.urgent)):
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.002)
+        return True
+
+    # ---------------------------------------------------------------- committing
+
+    def commit(
+        self,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Any = None,
+        *,
+        clip_norm: float | None = None,
+        scaler: Any = None,
+    ) -> None:
+        """Reduce the gradients, let the whole job vote, and make the step.
+
+        `clip_norm`: the largest global norm of the gradients, over all coordinates of the replica.  `scheduler` and
+        `scaler` (a torch GradScaler) step with the optimizer, here or when the step is rolled forward later.  Ends the
+        attempt with Interrupted, which the `with` block swallows, if the membership changes first.
+        """
+        if self._committed:
+            raise AttemptError("attempt.commit was called twice in one attempt: an attempt is one step")
+        job, groups = self._job, self._groups
+        assert groups is not None
+        assert groups.rounds is not None
+        step = job.state.step
+        injection.reach("reduce", step)
+        for reduction in job._reductions():
+            reduction.finish()
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if scaler is not None:
+            _agree_on_overflow(groups.rounds, parameters)
+            scaler.unscale_(optimizer)
+        if clip_norm is not None:
+            _clip(groups.rounds, parameters, clip_norm)
+        version = Version(groups.generation, step + 1)
+        job.state.prepare(version, Update(optimizer, scheduler, scaler, job._take_samples(), job._take_numbers()))
+        job.event("prepared", step=version.step, samples=list(job._samples_of_update()))
+        injection.reach("vote", step)
+        newest = self._vote(groups)
+        injection.reach("voted", step)
+        update = job.state.commit()
+        self._committed = True
+        injection.reach("optimizer", step)
+        job.event("committed", step=version.step, samples=list(update.samples), version=list(version), **update.numbers)
+        if newest > groups.generation:
+            job.recovery.leave(None)
+
+    def _vote(self, groups: Groups) -> int:
+        """MIN of the newest generation known: first in the data group, then in the replica.  Success: all are prepared."""
+        assert groups.data is not None
+        assert groups.rounds is not None
+        known = torch.tensor([self._job.recovery.known], dtype=torch.int64)
+        groups.data.all_reduce(known, "min")
+        return min(words[0] for words in groups.rounds.say((int(known.item()),)))
+
+
+def _sentence(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def _agree_on_overflow(rounds: ReplicaRounds, parameters: list[torch.nn.Parameter]) -> None:
+    """If one stage's gradients overflowed, make the scaler of every stage see it, so that all skip the step."""
+    total = sum(float(p.grad.detach().float().sum()) for p in parameters if p.grad is not None)
+    mine = int(not math.isfinite(total))
+    anybody = any(words[0] for words in rounds.say((mine,)))
+    if anybody and not mine and parameters and parameters[0].grad is not None:
+        parameters[0].grad.fill_(math.inf)
+
+
+def _clip(rounds: ReplicaRounds, parameters: list[torch.nn.Parameter], limit: float) -> None:
+    """Scale the gradients so that their norm over the whole replica is at most `limit` (as torch's clip_grad_norm_)."""
+    grads = [p.grad.detach() for p in parameters if p.grad is not None]
+    norms = torch._foreach_norm(grads) if grads else []
+    square = float(torch.stack([n.double() for n in norms]).square().sum()) if norms else 0.0
+    norm = math.sqrt(sum(rounds.say_number(square)))
+    factor = limit / (norm + 1e-6)
+    if grads and not factor >= 1:
+        torch._foreach_mul_(grads, factor)

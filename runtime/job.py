@@ -1,0 +1,368 @@
+"""What a training script calls: `join()` and the job that it returns.
+
+The script's own loop stays in charge (DESIGN.md §6).  Everything that membership changes do to it happens in two places:
+when an attempt begins, or the step is asked for, this worker comes to the job's present generation and step; and inside
+an attempt anything that the change broke ends the attempt, and the loop tries again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from reknit.rendezvous.errors import ReknitError
+from reknit.rendezvous.parts import decode_view
+from reknit.rendezvous.records import FINISHED, LOST, Coordinate, Name
+from reknit.runtime.attempt import Attempt
+from reknit.runtime.data import Sampler, deal
+from reknit.runtime.errors import Interrupted
+from reknit.runtime.formation import choose_backend, prepare
+from reknit.runtime.gradients import Reduction
+from reknit.runtime.groups import Groups
+from reknit.runtime.link import Link
+from reknit.runtime.meeting import MeetingPoint
+from reknit.runtime.pipeline import Pipeline, Share
+from reknit.runtime.recovery import Recovery, Released, StateLost
+from reknit.runtime.settings import WorkerSettings
+from reknit.runtime.state import State
+from reknit.runtime.wiring import Wiring
+
+log = logging.getLogger(__name__)
+
+EXIT_RESTART = 75  # this process cannot go on as it is; a fresh one can (sysexits' EX_TEMPFAIL)
+EXIT_ORPHAN = 76  # the agent is gone for longer than its lease stands
+
+_job: Job | None = None
+_failed = False
+
+
+class NotUnderReknit(ReknitError):
+    """The script was started without an agent."""
+
+
+def join() -> Job:
+    """Attach to the agent and wait until this worker has its coordinate.
+
+    The agent's socket is named by $REKNIT_SOCKET, which `reknit run` sets.  Returns the same job when called again.
+    Raises NotUnderReknit without an agent.  Exits with 0 if the job ends while this worker waits.
+    """
+    global _job
+    if _job is None:
+        _job = Job()
+        _watch_for_failure()
+        atexit.register(_job._at_exit)
+        _job._start()
+    return _job
+
+
+def _watch_for_failure() -> None:
+    """An uncaught exception means that this worker has not finished, whatever atexit handlers run afterwards."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> Any:
+        global _failed
+        _failed = True
+        return before(kind, error, trace)
+
+    sys.excepthook = hook
+
+
+class Job:
+    """A worker's hold on its job.  Made by `join`."""
+
+    def __init__(self) -> None:
+        socket = os.environ.get("REKNIT_SOCKET")
+        if not socket:
+            raise NotUnderReknit(
+                "this script is not running under reknit: start it with `reknit run --standalone script.py`, "
+                "or set REKNIT_SOCKET to the socket of a `reknit agent`"
+            )
+        self.name = Name(os.environ.get("REKNIT_WORKER_ID", f"worker-{os.getpid()}"), uuid.uuid4().hex[:12])
+        self.state = State()
+        self.settings: WorkerSettings | None = None
+        self.device = torch.device("cpu")
+        self._socket = socket
+        self._assigned = threading.Event()
+        self._ended: str | None = None
+        self._coordinate_index = 0
+        self._built = False
+        self._overlapped: list[torch.nn.Module] = []
+        self._made_reductions: list[Reduction] | None = None
+        self._pipelines: list[Pipeline] = []
+        self._sampler: Sampler | None = None
+        self._samples: list[int] = []
+        self._numbers: dict[str, float] = {}
+        self.wiring = Wiring()
+        self.recovery = Recovery(self.name, self.state, self.wiring, self._report, self.event)
+
+    # ---------------------------------------------------------------- attaching
+
+    def _start(self) -> None:
+        address = os.environ.get("REKNIT_ADDRESS", "127.0.0.1")
+        self._meeting = MeetingPoint("::" if ":" in address else "0.0.0.0")
+        host = f"[{address}]" if ":" in address else address
+        hello = {
+            "type": "hello",
+            "worker_id": self.name.worker_id,
+            "incarnation": self.name.incarnation,
+            "pid": os.getpid(),
+            "address": f"{host}:{self._meeting.address[1]}",
+        }
+        lease = float(os.environ.get("REKNIT_LEASE_SECONDS", "5"))
+        self._link = Link(self._socket, hello, self._on_message, self._on_agent_gone, lease_seconds=lease)
+        self._link.start()
+        self._assigned.wait()
+        if self._ended is not None:
+            self._exit_waiting(self._ended)
+
+    def _on_message(self, message: dict[str, Any]) -> None:
+        """A line from the agent, on the link's thread."""
+        kind = message.get("type")
+        if kind == "assigned" and not self._assigned.is_set():
+            self.settings = WorkerSettings.decode(message["settings"])
+            self._coordinate_index = int(message["coordinate"])
+            self.device = _device()
+            backend = choose_backend(self.settings.pipe_backend)
+            prepare(backend)
+            self.wiring.configure(self.settings, backend, self.device)
+            self._assigned.set()
+        elif kind == "plan":
+            view = decode_view(message["view"])
+            self.recovery.hear(view)
+            if view.head.state in (FINISHED, LOST) and not self._assigned.is_set():
+                self._ended = view.head.state
+                self._assigned.set()
+
+    def _on_agent_gone(self) -> None:
+        log.error("the agent has been gone for longer than its lease stands: this worker exits")
+        os._exit(EXIT_ORPHAN)
+
+    def _exit_waiting(self, state: str) -> None:
+        global _failed
+        _failed = True  # nothing to finish
+        raise SystemExit(0 if state == FINISHED else EXIT_RESTART)
+
+    # ---------------------------------------------------------------- who and where this worker is
+
+    @property
+    def coordinate(self) -> Coordinate:
+        """This worker's place within a replica; it never changes while the process lives."""
+        return self._settings.axes.coordinate(self._coordinate_index)
+
+    @property
+    def pipeline_size(self) -> int:
+        """How many pipeline stages a replica has."""
+        return self._settings.pipe
+
+    @property
+    def model_size(self) -> int:
+        """How many workers share one stage (tensor parallel)."""
+        return self._settings.model
+
+    @property
+    def replica(self) -> int:
+        """This replica's index among the present ones, dense from 0."""
+        return self._present().data_rank
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas take part in the present generation."""
+        return len(self._present().view.peers)
+
+    @property
+    def rank(self) -> int:
+        """This worker's dense rank in the whole job at present: a replica's ranks are contiguous."""
+        return self.replica * self._settings.axes.size + self._coordinate_index
+
+    @property
+    def world_size(self) -> int:
+        """How many workers have a place at present."""
+        return self.replicas * self._settings.axes.size
+
+    @property
+    def generation(self) -> int:
+        """The generation that this worker is in, 0 between generations."""
+        groups = self.recovery.groups
+        return groups.generation if groups is not None else 0
+
+    @property
+    def step(self) -> int:
+        """Committed steps of the job.
+
+        Once something is registered this waits, if need be, until this worker is in a generation: so a loop's condition
+        `job.step < steps` is about the job, not about a newcomer that has not been healed yet.
+        """
+        if self.state.registered:
+            self._present()
+        return self.state.step
+
+    @property
+    def _settings(self) -> WorkerSettings:
+        assert self.settings is not None
+        return self.settings
+
+    def _present(self) -> Groups:
+        return self.recovery.groups or self._enter()
+
+    def _enter(self) -> Groups:
+        if not self._built:
+            self._built = True
+            self._report("built")
+        for pipeline in self._pipelines:
+            pipeline.forget()
+        try:
+            return self.recovery.enter()
+        except Released:
+            self._exit_waiting(FINISHED)
+            raise
+        except StateLost:
+            self._exit_waiting(LOST)
+            raise
+
+    # ---------------------------------------------------------------- what the script sets up
+
+    def register(self, **objects: Any) -> None:
+        """Name everything that a newcomer needs to continue: modules, optimizers, schedulers, anything with state_dict.
+
+        Raises RegistrationError.  Register before the first attempt, and the same names on every worker.
+        """
+        for name, value in objects.items():
+            self.state.register(name, value)
+        self._made_reductions = None
+
+    def data_parallel(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Reduce this module's gradients over the replicas while its backward pass runs.  Returns the same module."""
+        self._overlapped.append(module)
+        self._made_reductions = None
+        return module
+
+    def pipeline(self, build: Callable[[Share], Any]) -> Pipeline:
+        """A pipeline whose schedule `build(share)` makes, anew at each formation or change of share.
+
+        The stage's module is registered by `register`; its gradients are reduced once, by `commit`.
+        """
+        pipeline = Pipeline(build, self._share)
+        self._pipelines.append(pipeline)
+        return pipeline
+
+    def sampler(self, length: int, *, global_batch: int, micro_batch: int, seed: int = 0) -> Sampler:
+        """Deals the samples 0…length-1 to steps and replicas: each step takes `global_batch`, whoever is here."""
+        self._sampler = Sampler(length, global_batch, micro_batch, seed, self, self._settings.max_replicas)
+        return self._sampler
+
+    def _share(self) -> tuple[object, Share]:
+        groups, formation = self._present(), self.recovery.formation
+        assert formation is not None
+        total = self._sampler.micro_batches if self._sampler is not None else self.replicas
+        count = len(deal(total, self.replicas, groups.data_rank))
+        coordinate = self.coordinate
+        share = Share(coordinate.pipe, self.pipeline_size, formation.group, count, self.device)
+        return (formation.serial, count), share
+
+    def _reductions(self) -> Iterator[Reduction]:
+        if self._made_reductions is None:
+            overlapped = [p for module in self._overlapped for p in module.parameters()]
+            known = {id(p) for p in overlapped}
+            others = {id(p): p for m in self.state.modules() for p in m.parameters() if id(p) not in known}
+            parts = [(overlapped, True), (list(others.values()), False)]
+            self._made_reductions = [Reduction(parameters, overlap) for parameters, overlap in parts if parameters]
+        return iter(self._made_reductions)
+
+    # ---------------------------------------------------------------- a step
+
+    def attempt(self) -> Attempt:
+        """One attempt at the next step; use it as `with job.attempt() as attempt`."""
+        return Attempt(self)
+
+    def log(self, **numbers: float) -> None:
+        """Numbers (a loss) that go with this step's `committed` event."""
+        self._numbers.update({key: float(value) for key, value in numbers.items()})
+
+    def _begin_attempt(self) -> Groups:
+        groups = self._present()
+        assert groups.data is not None
+        self._samples, self._numbers = [], {}
+        for reduction in self._reductions():
+            reduction.begin(groups.data)
+        self.state.begin_attempt()
+        return groups
+
+    def begin_shard(self, is_last: bool) -> None:
+        """The sampler is about to hand out a shard: the last one's backward pass completes the gradients."""
+        self.recovery.check()
+        for reduction in self._reductions():
+            reduction.arm(is_last)
+
+    def consumed(self, indices: Sequence[int]) -> None:
+        """The loop has worked on these samples in this attempt."""
+        self._samples.extend(indices)
+
+    def _take_samples(self) -> tuple[int, ...]:
+        samples, self._samples = tuple(self._samples), []
+        return samples
+
+    def _take_numbers(self) -> dict[str, float]:
+        numbers, self._numbers = self._numbers, {}
+        return numbers
+
+    def _samples_of_update(self) -> tuple[int, ...]:
+        return self.state.update.samples if self.state.update is not None else ()
+
+    # ---------------------------------------------------------------- telling the agent
+
+    def event(self, event: str, **fields: Any) -> None:
+        """A line for `--events`."""
+        known = self.recovery.groups.generation if self.recovery.groups is not None else self.recovery.known
+        self._link.report(
+            {"type": "event", "event": event, "t": time.monotonic(), "generation": known, **fields}, important=True
+        )
+
+    def _report(self, kind: str, **fields: Any) -> None:
+        self._link.report({"type": kind, **fields}, important=True)
+
+    # ---------------------------------------------------------------- the end
+
+    def _at_exit(self) -> None:
+        if _failed or self._ended is not None:
+            return
+        try:
+            self._finish()
+        except Released:
+            pass
+        except StateLost:
+            os._exit(EXIT_RESTART)
+        finally:
+            self.recovery.close()
+            self._link.close()
+
+    def _finish(self) -> None:
+        """The loop has ended: stay until all have made the last step (rule 15), taking part in every comparison."""
+        last = self.state.step
+        self.event("finished", step=last)
+        self._report("finished", step=last)
+        while True:
+            groups = self.recovery.groups
+            if groups is None:
+                groups = self.recovery.enter()
+                if self.state.step != last:
+                    log.warning("the job went back from step %d to %d: this worker starts afresh", last, self.state.step)
+                    os._exit(EXIT_RESTART)
+            self.recovery.wait_for_newer(groups.generation)
+            self.recovery.leave(Interrupted("a newer plan came", group="data", rank=groups.data_rank))
+
+
+def _device() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)

@@ -1,0 +1,55 @@
+"""The pipeline of a job: the user's callback builds stage and schedule, anew at each formation or change of share.
+
+A schedule that was kept across formations would make the fresh peer abort, and its number of micro-batches is part of
+it.  The stage's module is the user's own and is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a pipeline is built for.
+
+    `stage` of `stages` is this rank's; `group` is the replica's pipe group (None with one stage); `micro_batches` is how
+    many of them this replica runs in a step.
+    """
+
+    stage: int
+    stages: int
+    group: dist.ProcessGroup | None
+    micro_batches: int
+    device: torch.device
+
+
+class Pipeline:
+    """Forwards to the schedule of the present formation and share."""
+
+    def __init__(self, build: Callable[[Share], Any], share: Callable[[], tuple[object, Share]]) -> None:
+        self._build, self._share = build, share
+        self._key: object = None
+        self._schedule: Any = None
+
+    @property
+    def schedule(self) -> Any:
+        """The present schedule, built now if formation or share have changed."""
+        key, share = self._share()
+        if key != self._key:
+            self._schedule = None  # the old stage holds the old group
+            self._schedule, self._key = self._build(share), key
+        return self._schedule
+
+    def step(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run the schedule once: as its own `step`."""
+        return self.schedule.step(*arguments, **keywords)
+
+    def forget(self) -> None:
+        """Drop the schedule with the formation that it was built on."""
+        self._key = self._schedule = None
