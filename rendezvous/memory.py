@@ -111,14 +111,12 @@ class MemoryStore:
     def get(self, key: str, *, timeout: float | None = None) -> Entry | None:
         """Return the entry at `key`, or None, see `Store.get`."""
         with self._operation(key):
-            entry = self._entries.get(key)
-        return entry
+            return self._entries.get(key)
 
     def list(self, prefix: str, *, timeout: float | None = None) -> Snapshot:
         """Return all entries under `prefix`, see `Store.list`."""
         with self._operation():
-            snapshot = self._snapshot(prefix, True)
-        return snapshot
+            return self._snapshot(prefix, True)
 
     def put(self, key: str, value: bytes, *, lease: Lease | None = None, timeout: float | None = None) -> int:
         """Write `value` and return its revision, see `Store.put`."""
@@ -133,8 +131,7 @@ class MemoryStore:
     def delete_prefix(self, prefix: str, *, timeout: float | None = None) -> int:
         """Delete all keys under `prefix` and return how many, see `Store.delete_prefix`."""
         with self._operation():
-            deleted = self._change([Delete(prefix, prefix=True)])
-        return deleted
+            return self._change([Delete(prefix, prefix=True)])
 
     def transaction(
         self, compares: Sequence[Compare], operations: Sequence[Operation], *, timeout: float | None = None
@@ -145,8 +142,7 @@ class MemoryStore:
             succeeded = all(self._holds(compare) for compare in compares)
             if succeeded:
                 self._change(operations)
-            result = TransactionResult(succeeded, self._revision)
-        return result
+            return TransactionResult(succeeded, self._revision)
 
     def grant(self, ttl: float, *, timeout: float | None = None) -> Lease:
         """Grant a new lease, see `Store.grant`."""
