@@ -1,1 +1,1 @@
-"""What is shipped beside the code: examples, manifests, dashboards and rules (package data, no code that anything imports)."""
+"""What is shipped beside the code: examples, manifests, dashboards and rules.  Nothing imports it."""
