@@ -147,8 +147,6 @@ class MemoryStore:
     def grant(self, ttl: float, *, timeout: float | None = None) -> Lease:
         """Grant a new lease, see `Store.grant`."""
         with self._operation():
-            if ttl <= 0:
-                raise StoreRefused(f"a lease of {ttl:g} s cannot be: ask for a positive time")
             granted = max(math.ceil(ttl), self._minimum_ttl)
             lease = Lease(self._next_lease, granted)
             self._next_lease += 1
