@@ -1,0 +1,70 @@
+"""The agent's Prometheus metrics, and the only importer of prometheus_client.
+
+Workers never export anything themselves: they tell the agent, which owns the one registry of this host's part of the job.
+Label `training_job`, since `job` is Prometheus' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+
+
+class Metrics:
+    """What this agent exports; the constructor opens nothing, `serve` does."""
+
+    def __init__(self, job: str) -> None:
+        self.registry = CollectorRegistry()
+        names = ("training_job",)
+
+        def labelled(kind: Any, name: str, text: str, more: tuple[str, ...] = (), **options: Any) -> Any:
+            return kind(f"reknit_{name}", text, (*names, *more), registry=self.registry, **options)
+
+        self._job = job
+        self._generation = labelled(Gauge, "generation", "Number of the newest plan").labels(job)
+        self._replicas = labelled(Gauge, "replicas", "Replicas in the newest plan").labels(job)
+        self._step = labelled(Gauge, "worker_step", "Newest step that a worker of this agent committed", ("worker",))
+        self._committed = labelled(Counter, "steps_committed", "Steps committed by workers of this agent", ("worker",))
+        self._retried = labelled(Counter, "steps_retried", "Attempts that a membership change ended", ("worker",))
+        self._healed = labelled(Counter, "heal_bytes", "Bytes of state that workers received from peers").labels(job)
+        self._reinit = labelled(
+            Histogram, "reinit_seconds", "From the notice of a change to rebuilt groups", buckets=SECONDS
+        ).labels(job)
+        self._server: Any = None
+
+    def serve(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serve /metrics; returns `host:port` (port 0: one that the kernel chooses)."""
+        self._server, _ = start_http_server(port, host, registry=self.registry)
+        return f"{host}:{self._server.server_port}"
+
+    def close(self) -> None:
+        """Stop serving."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def see_plan(self, generation: int, replicas: int, state: str) -> None:
+        """A plan was published."""
+        self._generation.set(generation)
+        self._replicas.set(replicas)
+
+    def observe(self, event: str, worker: str, generation: int, fields: Mapping[str, Any]) -> None:
+        """A worker of this agent told of an event; fields that do not fit are not counted."""
+        match event:
+            case "committed":
+                self._committed.labels(self._job, worker).inc()
+                if isinstance(fields.get("step"), int):
+                    self._step.labels(self._job, worker).set(fields["step"])
+            case "retried":
+                self._retried.labels(self._job, worker).inc()
+            case "reinit_done" if isinstance(fields.get("seconds"), (int, float)):
+                self._reinit.observe(fields["seconds"])
+            case "healed" if isinstance(fields.get("bytes"), int):
+                self._healed.inc(fields["bytes"])
+            case _:
+                pass

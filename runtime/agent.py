@@ -1,0 +1,435 @@
+"""The agent: the sidecar that owns the lease and the records, watches plans, and looks after this host's workers.
+
+One loop takes everything that happens, one thing after the other: what workers say, what the supervisor sees of their
+processes, what the session hears from the store, and the clock.  What to do is decided by pure functions (`fleet`,
+`restart`, and the leader's `plan`); here it is done.  No torch, and no fork: this process holds gRPC's threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from reknit.health.metrics import Metrics
+from reknit.rendezvous.embedded import EmbeddedEtcd
+from reknit.rendezvous.errors import RecordError, ReknitError
+from reknit.rendezvous.etcd import EtcdStore
+from reknit.rendezvous.leader import Leader
+from reknit.rendezvous.parts import Head, View, encode_view
+from reknit.rendezvous.plan import Patience
+from reknit.rendezvous.records import FINISHED, LOST
+from reknit.rendezvous.session import Session, Timing
+from reknit.rendezvous.session_events import Assigned, Deposed, Elected, HeadSeen, StoreDown, StoreUp, ViewFetched
+from reknit.runtime import logs
+from reknit.runtime.config import Config
+from reknit.runtime.events import EventLog
+from reknit.runtime.fleet import Worker, after_report, new_member
+from reknit.runtime.ipc import PeerEvent, Server
+from reknit.runtime.restart import RestartPolicy, WorkerExit, describe_exit, next_restart
+from reknit.runtime.settings import WorkerSettings
+from reknit.runtime.supervisor import Exited, Failed, Started, Supervisor
+
+log = logging.getLogger("reknit.agent")
+
+EXIT_FAILED, EXIT_STATE_LOST = 1, 3
+EXIT_RESTART = 75  # a worker asks to be started afresh (job.EXIT_RESTART)
+CONNECT_SECONDS = 10.0  # for etcd to be there at the start
+
+
+class _Stop:
+    """Somebody asked this agent to end."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def run(config: Config) -> int:
+    """Run the job's part on this host to its end; returns the exit code.  Raises ReknitError for what is wrong at once."""
+    logs.set_up(config.log_json)
+    events = EventLog(config.events)
+    etcd = EmbeddedEtcd(config.data_folder) if config.standalone else None
+    folder = Path(tempfile.mkdtemp(prefix="reknit-"))
+    try:
+        if etcd is not None:
+            etcd.start()
+        store = EtcdStore(etcd.endpoint if etcd is not None else config.etcd or "")
+        try:
+            store.connect(timeout=CONNECT_SECONDS)
+            return Agent(config, store, events, folder / "agent.sock").run()
+        finally:
+            store.close()
+    finally:
+        if etcd is not None:
+            etcd.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+        events.close()
+
+
+class Agent:
+    """The loop and what it holds.  `run` opens everything and closes it again."""
+
+    def __init__(self, config: Config, store: EtcdStore, events: EventLog, path: Path) -> None:
+        self._config, self._events, self._path = config, events, path
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._metrics = Metrics(config.job)
+        ladder = config.ladder
+        timing = Timing(ttl=ladder.lease, keepalive=ladder.keepalive)
+        self._session = Session(store, config.job, config.agent, self._inbox.put, timing)
+        self._leader = Leader(
+            store, config.job, self._session, Patience(ladder.join_window, ladder.report_grace), ladder.detect
+        )
+        self._server = Server(path, self._inbox.put)
+        self._supervisor = Supervisor(
+            self._inbox.put, warm=config.warm, modules=("torch", "torch._dynamo", *config.preload)
+        )
+        self._policy = RestartPolicy(config.max_restarts, config.restart_window)
+        prefix = "worker" if config.standalone else config.agent
+        self._workers = {f"{prefix}-{i}": Worker(f"{prefix}-{i}", i) for i in range(config.workers)}
+        self._settings = _worker_settings(config)
+        self._head: Head | None = None
+        self._first_head: int | None = None  # an old run's last generation, if there was one
+        self._ending: tuple[int, str] | None = None
+        self._deadline: float | None = None
+
+    # ---------------------------------------------------------------- from start to end
+
+    def run(self) -> int:
+        """Open everything, take things one by one until this host's part has ended, close everything."""
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            self._open()
+            while not self._has_ended():
+                self._take_one()
+        finally:
+            self._close()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        code, reason = self._ending or (0, "the script has finished everywhere")
+        self._events.write("agent_ended", None, self._generation, code=code, reason=reason)
+        if code:
+            print(f"reknit: {reason}", file=sys.stderr)
+        return code
+
+    def _open(self) -> None:
+        self._session.propose_spec(self._config.spec)
+        http = self._metrics.serve()
+        config = self._config
+        self._events.write(
+            "agent_started",
+            None,
+            0,
+            pid=os.getpid(),
+            http=http,
+            agent=config.agent,
+            job=config.job,
+            pipe=config.spec.axes.pipe,
+            model=config.spec.axes.model,
+            max_replicas=config.spec.max_replicas,
+        )
+        log.info("job %s: %d workers here, metrics on http://%s/metrics", config.job, len(self._workers), http)
+        self._server.start()
+        self._supervisor.open()
+        self._session.start()
+        for worker in self._workers.values():
+            self._start(worker)
+
+    def _close(self) -> None:
+        self._supervisor.close(self._config.ladder.kill_delay)
+        self._leader.close()
+        self._session.close()
+        self._server.close()
+        self._metrics.close()
+
+    def _has_ended(self) -> bool:
+        if self._ending is not None and self._deadline is None:
+            return True
+        return all(worker.over for worker in self._workers.values())
+
+    def _take_one(self) -> None:
+        try:
+            item = self._inbox.get(timeout=self._until_next_timer())
+        except queue.Empty:
+            item = None
+        if item is not None:
+            self._handle(item)
+        self._run_timers()
+
+    def _until_next_timer(self) -> float:
+        now = time.monotonic()
+        due = [worker.restart_at for worker in self._workers.values() if worker.restart_at is not None]
+        due += [self._deadline] if self._deadline is not None else []
+        return max(0.0, min([*due, now + 1.0]) - now)
+
+    def _run_timers(self) -> None:
+        now = time.monotonic()
+        for worker in self._workers.values():
+            if worker.restart_at is not None and worker.restart_at <= now and self._ending is None:
+                self._start(worker)
+        if self._deadline is not None and now >= self._deadline:
+            self._deadline = None
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self._inbox.put(_Stop(number))
+
+    def _handle(self, item: object) -> None:
+        match item:
+            case PeerEvent(kind="opened"):
+                self._attach(item)
+            case PeerEvent(kind="message"):
+                self._hear(item)
+            case PeerEvent(kind="closed"):
+                self._lose(item)
+            case Started(worker_id, pid):
+                self._workers[worker_id].pid = pid
+                self._event("worker_started", worker_id, pid=pid, incarnation=None)
+            case Exited():
+                self._bury(item)
+            case Failed(_, reason):
+                self._end(EXIT_FAILED, reason)
+            case HeadSeen(head):
+                self._see(head)
+            case ViewFetched(_, view):
+                self._place(item)
+            case Assigned():
+                self._assign(item)
+            case Elected(revision):
+                log.info("this agent leads (term %d)", revision)
+                self._leader.lead(revision)
+            case Deposed(reason):
+                log.warning("this agent no longer leads: %s", reason)
+                self._leader.stop(reason)
+            case StoreDown():
+                log.warning("etcd does not answer: membership is frozen, training goes on")
+            case StoreUp(outage):
+                log.warning("etcd answers again after %.1f s", outage)
+            case _Stop(number):
+                self._end(128 + item.number, f"stopped by {signal.Signals(number).name}")
+            case _:
+                pass
+
+    # ---------------------------------------------------------------- workers
+
+    def _start(self, worker: Worker) -> None:
+        worker.restart_at = None
+        worker.pid, worker.peer, worker.member, worker.view, worker.lost_at = None, None, None, None, None
+        environment = {
+            "REKNIT_SOCKET": str(self._path),
+            "REKNIT_WORKER_ID": worker.worker_id,
+            "REKNIT_ADDRESS": self._config.address,
+            "REKNIT_LEASE_SECONDS": str(self._config.ladder.lease),
+            "LOCAL_RANK": str(worker.index),
+        }
+        if "OMP_NUM_THREADS" not in os.environ:
+            environment["OMP_NUM_THREADS"] = "1"  # as torchrun: many workers share the cores
+        self._supervisor.start(worker.worker_id, [self._config.script, *self._config.arguments], environment)
+
+    def _attach(self, item: PeerEvent) -> None:
+        worker = self._workers.get(item.peer.worker_id)
+        if worker is None or (worker.pid is not None and worker.pid != item.peer.pid):
+            self._server.drop(item.peer, "this agent has no such worker")
+            return
+        try:
+            member = new_member(item.peer, self._config.agent, socket.gethostname())
+        except RecordError as error:
+            self._server.drop(item.peer, str(error))
+            return
+        worker.peer, worker.member, worker.attached_once = item.peer, member, True
+        self._event("attached", worker.worker_id, pid=item.peer.pid, incarnation=item.peer.incarnation)
+        self._session.set_member(member)
+
+    def _hear(self, item: PeerEvent) -> None:
+        worker = self._workers[item.peer.worker_id]
+        if worker.peer != item.peer or worker.member is None:
+            return
+        if item.message.get("type") == "event":
+            self._hear_event(worker, item.message)
+            return
+        try:
+            member = after_report(worker.member, item.message)
+        except RecordError as error:
+            log.error("%s is dropped: %s", worker.worker_id, error)
+            self._server.drop(item.peer, str(error))
+            return
+        worker.finished = member.finished
+        if member != worker.member:
+            worker.member = member
+            self._session.set_member(member)
+
+    def _hear_event(self, worker: Worker, message: Mapping[str, Any]) -> None:
+        fields = {key: value for key, value in message.items() if key not in ("type", "event", "t", "generation", "worker")}
+        event, moment, generation = message.get("event"), message.get("t"), message.get("generation")
+        if not isinstance(event, str) or not isinstance(moment, (int, float)) or not isinstance(generation, int):
+            return
+        self._events.write(event, worker.worker_id, generation, moment, **fields)
+        self._metrics.observe(event, worker.worker_id, generation, fields)
+
+    def _lose(self, item: PeerEvent) -> None:
+        """The kernel says that the worker is gone: first of all the others must hear of it."""
+        worker = self._workers.get(item.peer.worker_id)
+        if worker is None or worker.peer != item.peer:
+            return
+        self._session.remove_member(worker.worker_id)
+        worker.lost_at = time.monotonic()
+        worker.peer = None
+        if worker.pid is not None:
+            self._supervisor.stop(worker.worker_id, 0 if not worker.finished else self._config.ladder.kill_delay)
+
+    def _bury(self, item: Exited) -> None:
+        worker = self._workers[item.worker_id]
+        now = time.monotonic()
+        worker.exits.append(WorkerExit(now, item.lived_seconds, item.returncode))
+        if worker.member is not None and worker.lost_at is None:
+            self._session.remove_member(worker.worker_id)
+        cause = describe_exit(item.returncode)
+        if not worker.finished:
+            moment = worker.lost_at if worker.lost_at is not None else now
+            self._events.write("worker_died", item.worker_id, self._generation, moment, pid=item.pid, cause=cause)
+            log.warning("%s died: %s", item.worker_id, cause)
+        self._answer_exit(worker, item.returncode, now)
+
+    def _answer_exit(self, worker: Worker, returncode: int | None, now: float) -> None:
+        if self._ending is not None or worker.finished or self._job_has_finished():
+            worker.over = True
+            return
+        if returncode == 0:
+            self._end(EXIT_FAILED, self._ended_early(worker))
+            return
+        history = [past for past in worker.exits if past.returncode != EXIT_RESTART] or worker.exits[-1:]
+        decision = next_restart(history, now, self._policy)
+        if returncode == EXIT_RESTART:
+            decision = replace(decision, delay_seconds=0.0, reason="it asked to be started afresh")
+        if decision.delay_seconds is None:
+            self._end(EXIT_FAILED, f"{worker.worker_id} is given up: {decision.reason}")
+            self._show_tail(worker)
+            return
+        worker.restart_at = now + decision.delay_seconds
+        self._event("restart", worker.worker_id, delay=decision.delay_seconds, reason=decision.reason)
+
+    def _ended_early(self, worker: Worker) -> str:
+        script = self._config.script
+        if not worker.attached_once:
+            return f"{script} ended without ever calling reknit.join(): add `job = reknit.join()` before the training loop"
+        return f"{worker.worker_id} exited with code 0 before its training loop was done: don't exit inside the loop"
+
+    def _show_tail(self, worker: Worker) -> None:
+        for line in self._supervisor.tail(worker.worker_id):
+            print(f"[{worker.worker_id}] {line}", file=sys.stderr)
+
+    # ---------------------------------------------------------------- plans
+
+    @property
+    def _generation(self) -> int:
+        return self._head.generation if self._head is not None else 0
+
+    def _see(self, head: Head) -> None:
+        if self._first_head is None:
+            self._first_head = head.generation if head.state in (FINISHED, LOST) else 0
+        self._head = head
+        if head.generation <= self._first_head:
+            return  # how an earlier run of this job ended
+        self._event("plan", None, reason=head.reason, state=head.state, urgent=_is_urgent(head), replicas=head.replicas)
+        self._metrics.see_plan(head.generation, head.replicas, head.state)
+        log.info("generation %d (%s, %d replicas): %s", head.generation, head.state, head.replicas, head.reason)
+        for worker in self._workers.values():
+            if worker.name is not None and worker.name in head.restart:
+                log.info("%s is started afresh: its coordinate is not needed, another one is", worker.worker_id)
+                self._supervisor.stop(worker.worker_id, 0)
+            else:
+                self._ask_view(worker, head)
+        if head.state == LOST:
+            self._end(EXIT_STATE_LOST, f"the job cannot go on: {head.reason}")
+
+    def _ask_view(self, worker: Worker, head: Head) -> None:
+        if worker.name is None:
+            return
+        coordinate = worker.member.coordinate if worker.member is not None else None
+        if head.replicas == 0 or coordinate is None:
+            self._send_view(worker, View(head))
+        else:
+            self._session.request_view(head, worker.name, coordinate)
+
+    def _place(self, item: ViewFetched) -> None:
+        for worker in self._workers.values():
+            if worker.name == item.name and (worker.view is None or worker.view.generation < item.view.generation):
+                self._send_view(worker, item.view)
+
+    def _send_view(self, worker: Worker, view: View) -> None:
+        worker.view = view
+        replica = view.replica
+        if replica is not None and worker.member is not None:
+            self._event(
+                "placed",
+                worker.worker_id,
+                replica=replica.slot,
+                coordinate=worker.member.coordinate,
+                formation=f"{replica.slot}@{replica.formed}",
+            )
+        if worker.peer is not None:
+            self._server.send(worker.peer, {"type": "plan", "view": encode_view(view)})
+
+    def _assign(self, item: Assigned) -> None:
+        worker = self._workers.get(item.worker_id)
+        if worker is None or worker.member is None or worker.member.incarnation != item.incarnation:
+            return
+        if worker.peer is None or worker.member.coordinate is not None:
+            return
+        worker.member = replace(worker.member, coordinate=item.coordinate)
+        message = {"type": "assigned", "coordinate": item.coordinate, "settings": self._settings.encode()}
+        self._server.send(worker.peer, message)
+        if self._head is not None and self._head.generation > (self._first_head or 0):
+            self._ask_view(worker, self._head)
+
+    def _job_has_finished(self) -> bool:
+        return self._head is not None and self._head.state == FINISHED and self._generation > (self._first_head or 0)
+
+    # ---------------------------------------------------------------- ending
+
+    def _end(self, code: int, reason: str) -> None:
+        """End this host's part: workers are told by SIGTERM, and killed when they do not listen."""
+        if self._ending is not None:
+            return
+        self._ending = (code, reason)
+        self._deadline = time.monotonic() + self._config.ladder.kill_delay + 1.0
+        for worker in self._workers.values():
+            if worker.pid is None or worker.restart_at is not None:
+                worker.over = True
+        self._supervisor.stop_all(self._config.ladder.kill_delay)
+
+    def _event(self, event: str, worker: str | None, **fields: Any) -> None:
+        self._events.write(event, worker, self._generation, **fields)
+
+
+def _is_urgent(head: Head) -> bool:
+    return head.broken >= head.generation - 1 > 0
+
+
+def _worker_settings(config: Config) -> WorkerSettings:
+    ladder = config.ladder
+    idle = max(1, round(ladder.user_timeout / 3))
+    return WorkerSettings(
+        job=config.job,
+        pipe=config.spec.axes.pipe,
+        model=config.spec.axes.model,
+        max_replicas=config.spec.max_replicas,
+        pipe_backend=config.pipe_backend,
+        address=config.address,
+        connect=ladder.connect,
+        keepalive_idle=idle,
+        keepalive_interval=idle,
+        keepalive_probes=2,
+        user_timeout=ladder.user_timeout,
+    )
+
+
+__all__ = ["Agent", "ReknitError", "run"]

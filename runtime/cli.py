@@ -1,0 +1,178 @@
+"""The command line.  Parses, checks, and hands over: 0 when the job finished, 2 for bad usage, else what went wrong."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from reknit import __version__
+from reknit.rendezvous.errors import ReknitError
+from reknit.rendezvous.records import Axes, Spec
+from reknit.runtime.config import Config, ConfigError, Ladder, check_workers, parse_replicas
+
+EXIT_FAILED, EXIT_USAGE = 1, 2
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence, without the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"reknit: {message}; see `{self.prog} --help`\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The `reknit` command."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.command is None:
+        parser.print_help()
+        return EXIT_USAGE
+    try:
+        return int(arguments.run(arguments))
+    except ConfigError as error:
+        print(f"reknit: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except ReknitError as error:
+        print(f"reknit: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="reknit", description="Keeps a PyTorch job training while workers die, hang, leave and join.")
+    parser.add_argument("--version", action="version", version=f"reknit {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    _add_run(commands.add_parser("run", help="run a training script on this host, alone or with others"))
+    _add_demo(commands.add_parser("demo", help="watch a pipeline-parallel GPT train while its workers are killed"))
+    return parser
+
+
+def _add_shape(parser: argparse.ArgumentParser, replicas: str, pipe: int) -> None:
+    parser.add_argument("--pipe", type=int, default=pipe, metavar="N", help=f"pipeline stages (default {pipe})")
+    parser.add_argument(
+        "--replicas",
+        default=replicas,
+        metavar="N|MIN:MAX",
+        help=f"copies of the model: as many as N, at least 1; or at least MIN (default {replicas})",
+    )
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--standalone", action="store_true", help="the whole job on this host, with an etcd of its own")
+    where.add_argument("--etcd", metavar="H:P,H:P", help="endpoints of the etcd that all hosts of the job share")
+    parser.add_argument("--job", metavar="ID", help="the job's name; all hosts of a job give the same")
+    _add_shape(parser, "1", 1)
+    parser.add_argument("--model", type=int, default=1, metavar="N", help="tensor-parallel workers a stage (default 1)")
+    parser.add_argument("--workers", type=int, metavar="N", help="workers on this host (standalone: all, plus spares)")
+    parser.add_argument("--spares", type=int, default=0, metavar="N", help="workers beyond the largest job that wait")
+    parser.add_argument("--pipe-backend", choices=("auto", "nccl", "gloo"), default="auto", help="within a replica")
+    parser.add_argument("--address", metavar="IP", help="this host's address, as the other hosts reach it")
+    parser.add_argument("--agent", metavar="NAME", help="this agent's name (default: host name and process id)")
+    parser.add_argument("--detect", type=float, default=5.0, metavar="S", help="notice a silent loss within S seconds")
+    parser.add_argument("--lease", type=float, metavar="S", help="the agent's lease (default: as --detect)")
+    parser.add_argument("--connect", type=float, metavar="S", help="for building a group (default: 2 x --detect)")
+    parser.add_argument("--join-window", type=float, default=0.5, metavar="S", help="wait for a burst of arrivals")
+    parser.add_argument("--kill-delay", type=float, default=10.0, metavar="S", help="from SIGTERM to SIGKILL")
+    parser.add_argument("--max-restarts", type=int, default=3, metavar="N", help="of one worker that fails, in 5 minutes")
+    parser.add_argument("--no-warm", dest="warm", action="store_false", help="exec each worker instead of forking it")
+    parser.add_argument("--preload", action="append", default=[], metavar="MODULE", help="import it before forking")
+    parser.add_argument("--data-folder", type=Path, metavar="DIR", help="where the standalone etcd keeps its data")
+    parser.add_argument("--events", type=Path, metavar="FILE", help="append one JSON object a line for all that happens")
+    parser.add_argument("--log-json", action="store_true", help="log as JSON lines")
+    parser.add_argument("script", help="the training script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="its arguments")
+    parser.set_defaults(run=_run)
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--steps", type=int, default=300, metavar="N", help="steps to train at least (default 300)")
+    _add_shape(parser, "3", 2)
+    parser.add_argument("--kills", type=int, default=3, metavar="N", help="workers to SIGKILL (default 3)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="chooses whom, when, and the data's order")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
+    parser.set_defaults(run=_demo)
+
+
+def config_of(arguments: argparse.Namespace) -> Config:
+    """What `reknit run` was told, checked.  Raises ConfigError."""
+    for name in ("pipe", "model"):
+        if getattr(arguments, name) < 1:
+            raise ConfigError(f"--{name} must be at least 1, not {getattr(arguments, name)}")
+    if arguments.spares < 0:
+        raise ConfigError(f"--spares must be at least 0, not {arguments.spares}")
+    low, high = parse_replicas(arguments.replicas)
+    spec = Spec(Axes(arguments.pipe, arguments.model), low, high)
+    standalone = arguments.etcd is None
+    if not standalone and arguments.job is None:
+        raise ConfigError("--etcd needs --job ID: the name under which the job's hosts find each other")
+    workers = arguments.workers
+    if workers is None:
+        workers = high * spec.axes.size + arguments.spares if standalone else 1
+    check_workers(workers, spec, standalone)
+    if not Path(arguments.script).is_file():
+        raise ConfigError(f"the script {arguments.script} does not exist (looked in {os.getcwd()})")
+    ladder = Ladder.derive(
+        arguments.detect,
+        lease=arguments.lease,
+        connect=arguments.connect,
+        join_window=arguments.join_window,
+        kill_delay=arguments.kill_delay,
+    )
+    return Config(
+        script=arguments.script,
+        arguments=tuple(arguments.arguments),
+        job=arguments.job or f"standalone-{uuid.uuid4().hex[:8]}",
+        etcd=arguments.etcd,
+        spec=spec,
+        workers=workers,
+        pipe_backend=arguments.pipe_backend,
+        address=arguments.address or own_address(arguments.etcd),
+        agent=arguments.agent or f"{socket.gethostname()}-{os.getpid()}",
+        ladder=ladder,
+        max_restarts=arguments.max_restarts,
+        warm=arguments.warm,
+        preload=tuple(arguments.preload),
+        events=arguments.events,
+        log_json=arguments.log_json,
+        data_folder=arguments.data_folder,
+    )
+
+
+def own_address(etcd: str | None) -> str:
+    """The address of this host on its way to etcd; loopback for a standalone job.  Sends nothing."""
+    if etcd is None:
+        return "127.0.0.1"
+    host, _, port = etcd.split(",")[0].rpartition(":")
+    host = host.strip("[]")
+    try:
+        family, _, _, _, target = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0])
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--etcd {etcd}: cannot tell which address leads there ({error}); give --address IP") from None
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from reknit.runtime.agent import run
+
+    return run(config_of(arguments))
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from reknit.runtime.demo import run
+
+    low, high = parse_replicas(arguments.replicas)
+    return run(arguments.steps, low, high, arguments.pipe, arguments.kills, arguments.seed, arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""The agent's settings: one frozen value, read once from the command line, and a ladder of times that holds.
+
+One time, `detect`, derives all the others (DESIGN.md §8).  Each can be set by itself; a ladder that cannot hold is refused
+with the two that conflict.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from reknit.rendezvous.errors import ReknitError
+from reknit.rendezvous.records import Axes, Spec
+
+
+class ConfigError(ReknitError, ValueError):
+    """Settings that contradict each other or cannot be."""
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """How long things may take, in seconds.  Made by `derive`.
+
+    `detect`: how soon a silent loss must be noticed.  `lease`: an agent's lease.  `keepalive`: between its renewals.
+    `user_timeout`: a data-plane peer that acknowledges nothing.  `connect`: building a group.  `join_window`: for a burst
+    of arrivals.  `report_grace`: for the loss behind a broken connection.  `kill_delay`: from SIGTERM to SIGKILL.
+    """
+
+    detect: float
+    lease: float
+    keepalive: float
+    user_timeout: float
+    connect: float
+    join_window: float
+    report_grace: float
+    kill_delay: float
+
+    @classmethod
+    def derive(
+        cls,
+        detect: float = 5.0,
+        *,
+        lease: float | None = None,
+        connect: float | None = None,
+        join_window: float = 0.5,
+        report_grace: float = 0.05,
+        kill_delay: float = 10.0,
+    ) -> Ladder:
+        """The ladder that follows from `detect`, with some steps set.  Raises ConfigError if it cannot hold."""
+        lease = detect if lease is None else lease
+        ladder = cls(
+            detect=detect,
+            lease=lease,
+            keepalive=lease / 3,
+            user_timeout=detect / 2,
+            connect=2 * detect if connect is None else connect,
+            join_window=join_window,
+            report_grace=report_grace,
+            kill_delay=kill_delay,
+        )
+        ladder.check()
+        return ladder
+
+    def check(self) -> None:
+        """Raise ConfigError naming the two times that conflict."""
+        for name in ("detect", "lease", "connect", "join_window", "report_grace", "kill_delay"):
+            value = getattr(self, name)
+            if not math.isfinite(value) or value < 0:
+                raise ConfigError(f"--{name.replace('_', '-')} must be a number of seconds from 0, not {value}")
+        rules = (
+            (self.detect >= 1, f"--detect {self.detect:g} is below 1 s: the kernel's keepalive cannot be that quick"),
+            (self.lease >= 2, f"--lease {self.lease:g} (from --detect {self.detect:g}) is below the 2 s that etcd grants"),
+            (
+                self.connect > self.user_timeout,
+                f"--connect {self.connect:g} is not above the {self.user_timeout:g} s (half of --detect) after which a "
+                "silent peer is given up: building a group would end first",
+            ),
+            (
+                self.join_window < self.lease,
+                f"--join-window {self.join_window:g} is not below --lease {self.lease:g}: members would vanish first",
+            ),
+        )
+        for holds, message in rules:
+            if not holds:
+                raise ConfigError(message)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that `reknit run` was told."""
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    job: str = "job"
+    etcd: str | None = None  # endpoints; None: standalone, with an embedded etcd
+    spec: Spec = field(default_factory=lambda: Spec(Axes()))
+    workers: int = 1
+    pipe_backend: str = "auto"
+    address: str = "127.0.0.1"
+    agent: str = "agent"
+    ladder: Ladder = field(default_factory=Ladder.derive)
+    max_restarts: int = 3
+    restart_window: float = 300.0
+    warm: bool = True
+    preload: tuple[str, ...] = ()
+    events: Path | None = None
+    log_json: bool = False
+    data_folder: Path | None = None
+
+    @property
+    def standalone(self) -> bool:
+        """Whether this agent brings its own etcd, so that the whole job runs on this host."""
+        return self.etcd is None
+
+
+def parse_replicas(text: str) -> tuple[int, int]:
+    """`N` (as many as N, at least one) or `MIN:MAX`.  Raises ConfigError."""
+    low, colon, high = text.partition(":")
+    try:
+        numbers = (int(low), int(high)) if colon else (1, int(low))
+    except ValueError:
+        raise ConfigError(f"--replicas must be N or MIN:MAX, not {text!r}") from None
+    if not 1 <= numbers[0] <= numbers[1]:
+        raise ConfigError(f"--replicas {text}: it must hold that 1 <= MIN <= MAX")
+    return numbers
+
+
+def check_workers(workers: int, spec: Spec, standalone: bool) -> None:
+    """Refuse a number of workers that can never form the smallest job.  Raises ConfigError."""
+    if workers < 1:
+        raise ConfigError(f"--workers must be at least 1, not {workers}")
+    needed = spec.min_replicas * spec.axes.size
+    if standalone and workers < needed:
+        raise ConfigError(
+            f"--workers {workers} can't form {spec.min_replicas} replica(s) of {spec.axes.pipe} x {spec.axes.model} "
+            f"(pipe x model): at least {needed} are needed, as nobody else joins a standalone job"
+        )

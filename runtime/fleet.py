@@ -1,0 +1,78 @@
+"""One agent's workers: what it knows of each, and the pure steps from what a worker says to its member record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from reknit.rendezvous.codec import Reader
+from reknit.rendezvous.codec import address as checked_address
+from reknit.rendezvous.parts import View
+from reknit.rendezvous.records import Member, Name
+from reknit.runtime.ipc import Peer
+from reknit.runtime.restart import WorkerExit
+
+
+@dataclass
+class Worker:
+    """A worker's slot on this host.  `peer`, `member` and `view` belong to the present process."""
+
+    worker_id: str
+    index: int
+    pid: int | None = None
+    peer: Peer | None = None
+    member: Member | None = None
+    view: View | None = None
+    attached_once: bool = False
+    finished: bool = False
+    over: bool = False
+    lost_at: float | None = None
+    restart_at: float | None = None
+    exits: list[WorkerExit] = field(default_factory=list)
+
+    @property
+    def name(self) -> Name | None:
+        """The present process, once it has attached."""
+        return self.member.name if self.member is not None else None
+
+
+def new_member(peer: Peer, agent: str, host: str) -> Member:
+    """The record of a worker that has just attached.  Raises RecordError if its greeting does not fit."""
+    reader = Reader(peer.hello, f"the greeting of {peer.worker_id}")
+    address = checked_address(reader.text("address"), reader.what)
+    return Member(peer.worker_id, peer.incarnation, agent, host, address)
+
+
+def after_report(member: Member, message: Mapping[str, Any]) -> Member:
+    """A member's record after its worker has said `message`; the same object if nothing changes.
+
+    Raises RecordError if the message does not fit.
+    """
+    reader = Reader(message, f"what {member.worker_id} says")
+    match message.get("type"):
+        case "built":
+            return replace(member, built=True)
+        case "ready":
+            committed = reader.version("committed")
+            pristine = committed is None or committed.step == 0
+            return replace(
+                member,
+                ready=max(member.ready, reader.number("generation")),
+                committed=committed,
+                prepared=None,
+                pristine=member.pristine and pristine,
+            )
+        case "left":
+            return replace(
+                member,
+                left=max(member.left, reader.number("generation")),
+                incomplete=max(member.incomplete, reader.number("incomplete")),
+                torn=max(member.torn, reader.number("torn")),
+                committed=reader.version("committed"),
+                prepared=reader.version("prepared"),
+                pristine=reader.flag("pristine"),
+            )
+        case "finished":
+            return replace(member, finished=True)
+    return member
