@@ -9,14 +9,14 @@ Every line has `t` (CLOCK_MONOTONIC seconds, comparable across the processes of 
     plan             reason, state, urgent, replicas, spares
     placed           replica, coordinate, formation
     reinit_begin     -
-    reinit_done      seconds, formation, group, replica, replicas, step
+    reinit_done      seconds, formation, group, replica, replicas, step, fds, threads
     healed           source, bytes, seconds, step
-    prepared         step, samples, version
-    committed        step, samples, version, and what the script logged
+    prepared         step, samples, version (before the vote: the worker may die before it can tell of the commit)
+    committed        step, samples, version, rolled_forward (if so), and what the script logged
     retried          step, reason
     worker_died      pid, cause
     restart          delay, reason
-    finished         step
+    finished         step, coordinate, state_sha256, fds, threads
     agent_ended      code, reason
 """
 

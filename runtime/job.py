@@ -31,6 +31,7 @@ from reknit.runtime.groups import Groups
 from reknit.runtime.link import Link
 from reknit.runtime.meeting import MeetingPoint
 from reknit.runtime.pipeline import Pipeline, Share
+from reknit.runtime.process import footprint
 from reknit.runtime.recovery import Recovery, Released, StateLost
 from reknit.runtime.settings import WorkerSettings
 from reknit.runtime.state import State
@@ -347,7 +348,9 @@ class Job:
     def _finish(self) -> None:
         """The loop has ended: stay until all have made the last step (rule 15), taking part in every comparison."""
         last = self.state.step
-        self.event("finished", step=last)
+        self.event(
+            "finished", step=last, coordinate=str(self.coordinate), state_sha256=self.state.digest(), **footprint()
+        )
         self._report("finished", step=last)
         while True:
             groups = self.recovery.groups

@@ -36,6 +36,7 @@ from reknit.runtime.decision import (
 from reknit.runtime.errors import Interrupted
 from reknit.runtime.formation import Formation, FormationId, form
 from reknit.runtime.groups import Groups, in_parallel
+from reknit.runtime.process import footprint
 from reknit.runtime.state import State
 
 log = logging.getLogger(__name__)
@@ -390,6 +391,7 @@ class Recovery:
             replica=groups.replica.slot,
             replicas=len(groups.view.peers),
             step=self.state.step,
+            **footprint(),
         )
 
     def close(self) -> None:

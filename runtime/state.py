@@ -16,6 +16,7 @@ import torch
 from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.records import Version
 from reknit.runtime.decision import Row
+from reknit.runtime.digest import digest
 from reknit.runtime.randomness import Snapshot, put_random_state, take_random_state
 
 
@@ -133,6 +134,10 @@ class State:
         for module in self.modules():
             for parameter in module.parameters():
                 parameter.grad = None
+
+    def digest(self) -> str:
+        """A hash of everything registered."""
+        return digest({name: value.state_dict() for name, value in self.registered.items()})
 
     # ---------------------------------------------------------------- moving it
 
