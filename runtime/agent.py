@@ -86,9 +86,8 @@ class Agent:
         ladder = config.ladder
         timing = Timing(ttl=ladder.lease, keepalive=ladder.keepalive)
         self._session = Session(store, config.job, config.agent, self._inbox.put, timing)
-        self._leader = Leader(
-            store, config.job, self._session, Patience(ladder.join_window, ladder.report_grace), ladder.detect
-        )
+        patience = Patience(ladder.join_window, ladder.report_grace)
+        self._leader = Leader(store, config.job, self._session, patience=patience, detect=ladder.detect)
         self._server = Server(path, self._inbox.put)
         self._supervisor = Supervisor(
             self._inbox.put, warm=config.warm, modules=("torch", "torch._dynamo", *config.preload)
@@ -141,6 +140,7 @@ class Agent:
         self._server.start()
         self._supervisor.open()
         self._session.start()
+        self._leader.start()
         for worker in self._workers.values():
             self._start(worker)
 
@@ -199,7 +199,7 @@ class Agent:
                 self._end(EXIT_FAILED, reason)
             case HeadSeen(head):
                 self._see(head)
-            case ViewFetched(_, view):
+            case ViewFetched():
                 self._place(item)
             case Assigned():
                 self._assign(item)
@@ -208,13 +208,13 @@ class Agent:
                 self._leader.lead(revision)
             case Deposed(reason):
                 log.warning("this agent no longer leads: %s", reason)
-                self._leader.stop(reason)
+                self._leader.follow()
             case StoreDown():
                 log.warning("etcd does not answer: membership is frozen, training goes on")
             case StoreUp(outage):
                 log.warning("etcd answers again after %.1f s", outage)
             case _Stop(number):
-                self._end(128 + item.number, f"stopped by {signal.Signals(number).name}")
+                self._end(128 + number, f"stopped by {signal.Signals(number).name}")
             case _:
                 pass
 
