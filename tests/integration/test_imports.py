@@ -11,7 +11,7 @@ import pytest
 
 ETCD_CLIENT = ("etcd3", "grpc", "google.protobuf", "tenacity", "prometheus_client")
 TRAINING = ("torch", "numpy")
-AGENT_SIDE = ("runtime.cli", "runtime.ipc", "runtime.supervisor")
+AGENT_SIDE = ("runtime.agent", "runtime.cli", "runtime.ipc", "runtime.supervisor")
 
 
 def loaded_by(modules: Iterable[str]) -> set[str]:
