@@ -1,0 +1,93 @@
+"""Where a job's records lie in the store, and the one small record that has no module of its own: an assignment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reknit.rendezvous.codec import Reader, dumps, loads
+from reknit.rendezvous.errors import RecordError
+from reknit.rendezvous.parts import HEAD
+from reknit.rendezvous.records import FORMAT, Name
+
+ROOT = "/reknit/"
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys of one job; every part of a key that somebody chose is checked here."""
+
+    job: str
+
+    def __post_init__(self) -> None:
+        _check("job", self.job)
+
+    @property
+    def prefix(self) -> str:
+        """What all of the job's keys begin with; `parts` names its keys relative to this."""
+        return f"{ROOT}{self.job}/"
+
+    @property
+    def spec(self) -> str:
+        """What the operator asks for."""
+        return f"{self.prefix}spec"
+
+    @property
+    def leader(self) -> str:
+        """The election: lease-bound; its creation's revision is the leader's fence."""
+        return f"{self.prefix}leader"
+
+    @property
+    def head(self) -> str:
+        """The newest plan's head."""
+        return f"{self.prefix}{HEAD}"
+
+    @property
+    def plans(self) -> str:
+        """The prefix of all generations' parts."""
+        return f"{self.prefix}plans/"
+
+    @property
+    def members(self) -> str:
+        """The prefix of the members' records, which are lease-bound."""
+        return f"{self.prefix}members/"
+
+    @property
+    def assignments(self) -> str:
+        """The prefix of the assignments."""
+        return f"{self.prefix}assignments/"
+
+    def member(self, worker_id: str) -> str:
+        """One member's record."""
+        return f"{self.members}{_check('worker id', worker_id)}"
+
+    def assignment(self, worker_id: str) -> str:
+        """One member's assignment."""
+        return f"{self.assignments}{_check('worker id', worker_id)}"
+
+
+def _check(what: str, name: str) -> str:
+    if not name or "/" in name or len(name) > 253 or not name.isprintable():
+        raise ValueError(f"a {what} must be 1 to 253 printable characters without '/', not {name!r:.80}")
+    return name
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The coordinate (its index) for which the leader tells a fresh process to build its model."""
+
+    name: Name
+    coordinate: int
+
+
+def encode_assignment(assignment: Assignment) -> bytes:
+    """An assignment's value; the worker is named by its key."""
+    return dumps({"format": FORMAT, "incarnation": assignment.name.incarnation, "coordinate": assignment.coordinate})
+
+
+def decode_assignment(raw: bytes, key: str) -> Assignment:
+    """The assignment at `key`; RecordError if it does not fit."""
+    reader = Reader(loads(raw, key), key)
+    worker_id = key.rpartition("/")[2]
+    if not worker_id:
+        raise RecordError(f"{key} names no worker")
+    return Assignment(Name(worker_id, reader.text("incarnation")), reader.number("coordinate"))

@@ -1,0 +1,296 @@
+"""One term of office: what a leader knows, and its next step.
+
+Apart from `leader`, which owns the thread and the watches, so that this can be driven by a test step by step.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from reknit.rendezvous.assignment import assign, surplus
+from reknit.rendezvous.codec import decode_spec
+from reknit.rendezvous.errors import Deposed, StoreError, StoreUnavailable
+from reknit.rendezvous.keys import Assignment
+from reknit.rendezvous.places import Candidate
+from reknit.rendezvous.plan import Observed, Outcome, Patience, candidate, history, next_plan
+from reknit.rendezvous.publisher import NOTHING, Publisher
+from reknit.rendezvous.records import FINISHED, LOST, Name, Plan, Spec
+from reknit.rendezvous.rejected import Rejected
+from reknit.rendezvous.roster import Roster
+from reknit.rendezvous.store import Entry, Event, Snapshot
+
+logger = logging.getLogger(__name__)
+
+LOOK = 0.1  # seconds until the leader looks again when it waits for its lease or for the store
+
+News = Snapshot | Sequence[Event]
+
+
+class Tenure(Protocol):
+    """What a leader asks its session."""
+
+    def sure(self, now: float) -> bool:
+        """Whether the lease, and so the leader key, surely stands at `now` (monotonic)."""
+
+    def settles(self, now: float) -> float:
+        """From when on a missing record means a lost worker (monotonic; later than `now`: not yet)."""
+
+
+class Term:
+    """What a leader knows, and its next step.  Everything but `hear` and `end` belongs to one thread."""
+
+    def __init__(
+        self,
+        revision: int,
+        publisher: Publisher,
+        rejected: Rejected,
+        tenure: Tenure,
+        patience: Patience,
+        detect: float,
+    ) -> None:
+        self.revision, self.publisher = revision, publisher
+        self._rejected, self._tenure, self._patience, self._detect = rejected, tenure, patience, detect
+        self.roster = Roster(rejected)
+        self.given: dict[str, Assignment] = {}
+        self.spec: Spec | None = None
+        self.ended = False
+        self.waiting_for = "nothing is known yet"
+        self.published = 0
+        self._condition = threading.Condition()
+        self._inbox: deque[tuple[Callable[..., None], News, float]] = deque()
+        self._again: float | None = None
+        self._loaded = False
+        self._complained = False
+        self._surplus: tuple[tuple[Name, ...], float] = ((), 0.0)
+        self._asked: set[Name] = set()
+        self._forgotten: set[str] = set()
+        self._forget_at = 0.0
+
+    # ---------------------------------------------------------------- news
+
+    def hear(self, take: Callable[..., None], news: News, now: float) -> None:
+        """Queue news of a watch (called from its thread)."""
+        with self._condition:
+            self._inbox.append((take, news, now))
+            self._condition.notify_all()
+
+    def end(self) -> None:
+        """End the term (called from any thread)."""
+        with self._condition:
+            self.ended = True
+            self._condition.notify_all()
+
+    def wait(self) -> bool:
+        """Wait for news or for the time to look again, take in all news; return whether the term goes on."""
+        with self._condition:
+            while not self._inbox and not self.ended:
+                wait = None if self._again is None else self._again - time.monotonic()
+                if wait is not None and wait <= 0:
+                    break
+                self._condition.wait(wait)
+            news, self._inbox = self._inbox, deque()
+        for take, what, now in news:
+            take(what, now)
+        return not self.ended
+
+    def pause(self) -> None:
+        """Wait a little, but not beyond the end of the term."""
+        with self._condition:
+            if not self.ended:
+                self._condition.wait(LOOK)
+
+    def on_members(self, news: News, now: float) -> None:
+        """Take in records."""
+        if isinstance(news, Snapshot):
+            self.roster.reset(news, now)
+        else:
+            self.roster.apply(news, now)
+
+    def on_spec(self, news: News, now: float) -> None:
+        """Take in the spec; what does not fit leaves the last one that did."""
+        entry = _newest(news)
+        spec = None if entry is None else self._rejected.read(entry, decode_spec)
+        if entry is None or spec is None:
+            return
+        if self.spec is not None and spec.axes != self.spec.axes:
+            self._rejected.add(entry, f"the axes of a running job never change ({self.spec.axes} -> {spec.axes})")
+        elif spec != self.spec:
+            logger.info("the spec is now %s", spec)
+            self.spec = spec
+
+    def on_head(self, news: News, now: float) -> None:
+        """Notice if somebody else has written `plan`."""
+        entry = _newest(news)
+        if (0 if entry is None else entry.mod_revision) != self.publisher.mod_revision:
+            self._loaded = False
+
+    # ---------------------------------------------------------------- the next step
+
+    def look(self, now: float) -> None:
+        """Decide and act, once; sets when to look again."""
+        self._again = now + LOOK
+        try:
+            if not self._tenure.sure(now):
+                self.waiting_for = "the lease may have ended"
+            elif self.spec is None or not self.roster.known:
+                self.waiting_for, self._again = "there is no spec, or the members are not known yet", None
+            else:
+                self._step(now, self.spec)
+        except (StoreUnavailable, Deposed) as error:
+            self._loaded = False
+            self._complain(error)
+        except StoreError as error:
+            self._complain(error)
+        else:
+            self._complained = False
+
+    def _complain(self, error: StoreError) -> None:
+        """Say once what keeps the leader from leading; it goes on trying."""
+        self.waiting_for = f"the store: {error}"
+        if not self._complained:
+            logger.warning("cannot lead at present: %s", error)
+        self._complained = True
+
+    def _step(self, now: float, spec: Spec) -> None:
+        observed = self.roster.fitting(spec.axes.size)
+        if not self._loaded:
+            self.publisher.load([o.member for o in observed])
+            self._loaded = True
+        previous = self.publisher.plan or NOTHING
+        if not self._sound(previous, spec):
+            return
+        if self._held_back(previous, observed, now):
+            return
+        outcome = next_plan(observed, spec, self.publisher.plan, now, self._patience)
+        if outcome.plan is None:
+            outcome = _sooner(outcome, self._restart(previous, observed, spec, now))
+        if outcome.plan is not None:
+            self._publish(outcome.plan, now)
+            return
+        self.waiting_for, self._again = outcome.reason, outcome.again
+        self._assign(previous, observed, spec)
+        self._clean(now)
+
+    def _sound(self, plan: Plan, spec: Spec) -> bool:
+        sizes = {len(replica.places) for replica in plan.replicas} - {spec.axes.size}
+        if sizes:
+            self.waiting_for = f"the spec's axes make replicas of {spec.axes.size}, but the job runs with {sizes}"
+            logger.error("cannot lead: %s; put the job's own axes back into its spec", self.waiting_for)
+            self._again = None
+        return not sizes
+
+    def _held_back(self, previous: Plan, observed: Sequence[Observed], now: float) -> bool:
+        """After an outage of the store all leases have ended together: who lives comes back, so wait for that."""
+        settles = self._tenure.settles(now)
+        missing = history(previous).keys() - {o.member.name for o in observed}
+        if settles <= now or not missing:
+            return False
+        self.waiting_for = f"{', '.join(sorted(map(str, missing)))} to come back after the store's outage"
+        self._again = min(settles, now + LOOK)
+        return True
+
+    def _publish(self, plan: Plan, now: float) -> None:
+        self.publisher.publish(plan)
+        self.published += 1
+        self._again = now  # look once more at once: for assignments, and for what this plan leaves to do
+        logger.info(
+            "generation %d: %s (%s, %d replicas, %d spares, broken up to %d; %.1f ms)",
+            plan.generation,
+            plan.reason,
+            plan.state,
+            len(plan.replicas),
+            len(plan.spares),
+            plan.broken,
+            (time.monotonic() - now) * 1e3,
+        )
+
+    def _assign(self, previous: Plan, observed: Sequence[Observed], spec: Spec) -> None:
+        """Tell fresh members for which coordinate to build."""
+        placed = previous.names
+        if previous.state == LOST or any(o.member.finished for o in observed if o.member.name in placed):
+            return
+        candidates = self._candidates(previous, observed)
+        given = self._given_to(candidates, spec.axes.size)
+        told = assign(candidates, given, spec.wanted, spec.axes.size)
+        if told:
+            assignments = [Assignment(name, coordinate) for name, coordinate in told.items()]
+            self.publisher.assign(assignments)
+            self.given.update({assignment.name.worker_id: assignment for assignment in assignments})
+            where = ", ".join(f"{name} for {spec.axes.coordinate(index)}" for name, index in told.items())
+            logger.info("told to build: %s (pipe.model)", where)
+
+    def _restart(self, previous: Plan, observed: Sequence[Observed], spec: Spec, now: float) -> Outcome | None:
+        """Ask members that fit nowhere, but would if they were fresh, to start afresh; once each, after `detect`."""
+        running = previous.state not in (FINISHED, LOST) and previous.generation > 0
+        placed = [o.member for o in observed if o.member.name in previous.names]
+        if not running or any(m.ready < previous.generation or m.finished for m in placed):
+            return None
+        candidates = self._candidates(previous, observed)
+        given = self._given_to(candidates, spec.axes.size)
+        over = surplus(candidates, previous.names, given, spec.wanted, spec.axes.size)
+        over = tuple(name for name in over if name not in self._asked)
+        if over != self._surplus[0]:
+            self._surplus = (over, now + self._detect)
+        if not over:
+            return None
+        names, due = self._surplus
+        reason = f"{', '.join(map(str, names))} to start afresh: no replica needs them where they are"
+        if now < due:
+            return Outcome(None, f"waiting before asking {reason}", again=due)
+        self._asked.update(names)
+        return Outcome(restart_plan(previous, names, f"asking {reason}"), reason)
+
+    @staticmethod
+    def _candidates(previous: Plan, observed: Sequence[Observed]) -> list[Candidate]:
+        past = history(previous)
+        return [candidate(o.member, past.get(o.member.name)) for o in observed if not o.member.finished]
+
+    def _given_to(self, candidates: Sequence[Candidate], size: int) -> dict[Name, int]:
+        living = {c.name for c in candidates}
+        return {a.name: a.coordinate for a in self.given.values() if a.name in living and a.coordinate < size}
+
+    def _clean(self, now: float) -> None:
+        """Delete old generations, and the assignments of workers that have been gone for a while."""
+        self.publisher.collect()
+        if now >= self._forget_at:
+            here = {name.worker_id for name in self.roster.names()}
+            gone = self.given.keys() - here
+            forget, self._forgotten = gone & self._forgotten, gone - self._forgotten
+            self._forget_at = now + 2 * self._detect
+            self.publisher.forget(forget)
+            self.given = {worker_id: a for worker_id, a in self.given.items() if worker_id not in forget}
+
+
+def restart_plan(previous: Plan, names: tuple[Name, ...], reason: str) -> Plan:
+    """The next generation with the same places, which asks `names` to start afresh."""
+    generation = previous.generation + 1
+    placed = generation if previous.replicas else previous.placed
+    return replace(
+        previous,
+        generation=generation,
+        reason=reason,
+        restart=names,
+        target=None,
+        restore=False,
+        placed=placed,
+    )
+
+
+def _sooner(outcome: Outcome, restart: Outcome | None) -> Outcome:
+    if restart is None or restart.plan is not None:
+        return restart or outcome
+    times = [again for again in (outcome.again, restart.again) if again is not None]
+    return replace(outcome, again=min(times, default=None))
+
+
+def _newest(news: News) -> Entry | None:
+    """What stands at an exact key after the news."""
+    if isinstance(news, Snapshot):
+        return news.entries[0] if news.entries else None
+    return news[-1].entry
