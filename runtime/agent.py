@@ -299,8 +299,8 @@ class Agent:
         self._answer_exit(worker, item.returncode, now)
 
     def _answer_exit(self, worker: Worker, returncode: int | None, now: float) -> None:
+        worker.over = True  # unless it is started again below
         if self._ending is not None or worker.finished or self._job_has_finished():
-            worker.over = True
             return
         if returncode == 0:
             self._end(EXIT_FAILED, self._ended_early(worker))
@@ -313,6 +313,7 @@ class Agent:
             self._end(EXIT_FAILED, f"{worker.worker_id} is given up: {decision.reason}")
             self._show_tail(worker)
             return
+        worker.over = False
         worker.restart_at = now + decision.delay_seconds
         self._event("restart", worker.worker_id, delay=decision.delay_seconds, reason=decision.reason)
 

@@ -255,7 +255,7 @@ class Job:
         self._pipelines.append(pipeline)
         return pipeline
 
-    def sampler(self, length: int, *, global_batch: int, micro_batch: int, seed: int = 0) -> Sampler:
+    def sampler(self, length: int, global_batch: int, micro_batch: int, seed: int = 0) -> Sampler:
         """Deals the samples 0…length-1 to steps and replicas: each step takes `global_batch`, whoever is here."""
         self._sampler = Sampler(length, global_batch, micro_batch, seed, self, self._settings.max_replicas)
         return self._sampler
