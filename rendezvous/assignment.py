@@ -18,15 +18,17 @@ def assign(candidates: Sequence[Candidate], given: Mapping[Name, int], wanted: i
 
     `given` are the assignments made before.  Members of one host get neighbouring coordinates.
     """
-    bound = [0] * size
-    free = []
+    bound, free = [0] * size, []
     for c in candidates:
         coordinate = c.coordinate if c.coordinate is not None else given.get(c.name)
-        if coordinate is not None and not c.draining:
-            bound[coordinate] += 1
-        elif coordinate is None and not c.draining:
+        if c.draining:
+            continue
+        if coordinate is None:
             free.append(c)
-    missing = [max(0, possible_replicas(bound, len(free), wanted) - count) for count in bound]
+        elif 0 <= coordinate < size:
+            bound[coordinate] += 1
+    possible = possible_replicas(bound, len(free), wanted)
+    missing = [max(0, possible - count) for count in bound]
     assigned: dict[Name, int] = {}
     for c in sorted(free, key=lambda c: (c.host, c.name)):
         if not any(missing):
@@ -48,25 +50,35 @@ def possible_replicas(bound: Sequence[int], free: int, wanted: int) -> int:
 def surplus(
     candidates: Sequence[Candidate], placed: Collection[Name], given: Mapping[Name, int], wanted: int, size: int
 ) -> tuple[Name, ...]:
-    """Members without a place whom no replica needs at their coordinate, and who would complete one if restarted fresh."""
+    """Members without a place at a coordinate that has enough, who would complete a replica if restarted fresh.
+
+    No more than it takes.  Call it only while the newest plan runs (`plan.runs`): until then, one who has no place may
+    hold the only copy of its coordinate's state.
+    """
     counts = [0] * size
-    idle: list[tuple[Name, int]] = []
+    idle: list[tuple[int, Name]] = []
     free = 0
     for c in (c for c in candidates if not c.draining):
         coordinate = c.coordinate if c.coordinate is not None else given.get(c.name)
         if coordinate is None:
             free += 1
-            continue
-        counts[coordinate] += 1
-        if c.name not in placed:
-            idle.append((c.name, coordinate))
+        elif 0 <= coordinate < size:
+            counts[coordinate] += 1
+            if c.name not in placed:
+                idle.append((coordinate, c.name))
     reachable = possible_replicas(counts, free, wanted)
-    over = [count - min(count, reachable) for count in counts]
-    better = possible_replicas([min(count, reachable) for count in counts], free + sum(over), wanted)
-    if better <= reachable:
-        return ()
+    better = reachable
+    while better < wanted and sum(max(0, better + 1 - n) for n in counts) <= free + _above(counts, better + 1):
+        better += 1
+    lacking = sum(max(0, better - n) for n in counts) - free
     named: list[Name] = []
-    for coordinate, count in enumerate(counts):
-        here = sorted(name for name, at in idle if at == coordinate)
-        named.extend(here[: max(0, count - better)])
+    if better > reachable:
+        for coordinate, name in sorted(idle):
+            if counts[coordinate] > better and len(named) < lacking:
+                counts[coordinate] -= 1
+                named.append(name)
     return tuple(named)
+
+
+def _above(counts: Sequence[int], replicas: int) -> int:
+    return sum(max(0, count - replicas) for count in counts)

@@ -5,7 +5,7 @@ The rules are DESIGN.md §4's and rule 5 of §6; the state-space check in `tests
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from reknit.rendezvous.records import Name, Version
@@ -35,66 +35,92 @@ class Candidate:
         return self.coordinate in (coordinate, None)
 
 
-def choose_places(head: Places, candidates: Sequence[Candidate], wanted: int, size: int) -> Places:
+def choose_places(head: Places, candidates: Sequence[Candidate], wanted: int, size: int, least: int = 1) -> Places:
     """Place members: intact replicas stay, the others are filled with the fewest moves of state, up to `wanted`.
 
     `head` is who sits where now, `size` the number of coordinates.  Draining members get a place only if without them
-    there would be no replica at all.  At each coordinate a current member keeps a place before any spare gets one: what
-    has been committed is held by the current members alone.
+    there would be fewer than `least` replicas, or nobody current at their coordinate.  At each coordinate a current
+    member keeps a place before any spare gets one: what has been committed is held by the current members alone.
     """
-    held = {
-        name: coordinate
-        for replica in head
-        for coordinate, name in enumerate(replica)
-        if any(candidate.name == name and candidate.placed for candidate in candidates)
-    }
-    current = {c.name for c in candidates if c.name in held and c.ready >= c.since}
-    chosen = _fill(head, [c for c in candidates if not c.draining], held, current, wanted, size)
-    if not chosen:
-        chosen = _fill(head, candidates, held, current, wanted, size)
-    return tuple(_keep_current(chosen, candidates, held, current)) if chosen else ()
+    by_name = {c.name: c for c in candidates}
+    sat = [[by_name[name] for name in replica if name in by_name and by_name[name].placed] for replica in head]
+    held = {c.name for replica in sat for c in replica}
+    current = {c.name for replica in sat for c in replica if c.ready >= c.since}
+    columns = [[by_name[replica[i]] for replica in head if replica[i] in current] for i in range(size)]
+    handing_over = {column[0].name for column in columns if column and all(c.draining for c in column)}
+
+    def fill(usable: Sequence[Candidate]) -> list[tuple[Name, ...]]:
+        names = held.intersection(c.name for c in usable)
+        standing = [replica for replica in head if names.issuperset(replica)][:wanted]
+        return _fill(standing, usable, current, wanted, size)
+
+    chosen = fill([c for c in candidates if not c.draining or c.name in handing_over])
+    if len(chosen) < least:
+        chosen = max(chosen, fill(candidates), key=len)
+    return tuple(_keep_current(chosen, columns)) if chosen else ()
 
 
 def _fill(
-    head: Places,
-    usable: Sequence[Candidate],
-    held: dict[Name, int],
-    current: set[Name],
-    wanted: int,
-    size: int,
+    standing: Sequence[tuple[Name, ...]], usable: Sequence[Candidate], current: Collection[Name], wanted: int, size: int
 ) -> list[tuple[Name, ...]]:
-    names = {c.name for c in usable}
-    chosen = [replica for replica in head if all(name in names and name in held for name in replica)][:wanted]
+    """More replicas beside the standing ones.  Preferred: holds the state, held it last, stays, is near the others."""
+    chosen = list(standing)
     used = {name for replica in chosen for name in replica}
+
+    def cost(c: Candidate) -> tuple[int, ...]:
+        return c.name not in current, -c.placed, c.draining, c.coordinate is None
+
+    pools = [_Pool(usable, i, cost) for i in range(size)]
     while len(chosen) < wanted:
         replica: list[Candidate] = []
-        for coordinate in range(size):
-            hosts = {c.host for c in replica}
-            fitting = [c for c in usable if c.name not in used and c not in replica and c.fits(coordinate)]
-            if not fitting:
+        for pool in pools:
+            best = pool.take(used, {c.host for c in replica})
+            if best is None:
                 return chosen
-            replica.append(min(fitting, key=lambda c: _cost(c, current, hosts)))
+            replica.append(best)
         chosen.append(tuple(c.name for c in replica))
-        used |= set(chosen[-1])
     return chosen
 
 
-def _cost(c: Candidate, current: set[Name], hosts: set[str]) -> tuple[bool, int, bool, bool, Name]:
-    """The order of preference: holds the state, held it last, stays, is near its replica's others."""
-    return (c.name not in current, -c.placed, c.draining, bool(hosts) and c.host not in hosts, c.name)
+Cost = Callable[[Candidate], tuple[int, ...]]  # smaller is better
 
 
-def _keep_current(
-    chosen: list[tuple[Name, ...]], candidates: Sequence[Candidate], held: dict[Name, int], current: set[Name]
-) -> list[tuple[Name, ...]]:
-    draining = {c.name: c.draining for c in candidates}
-    for coordinate in range(len(chosen[0])):
-        old = [c.name for c in candidates if c.name in current and held[c.name] == coordinate]
-        if old and not any(replica[coordinate] in old for replica in chosen):
-            keeper = min(old, key=lambda name: (draining[name], name))
-            last = list(chosen[-1])
-            last[coordinate] = keeper
-            chosen[-1] = tuple(last)
+class _Pool:
+    """Candidates for one coordinate in order of preference, so that placing thousands of them stays quick."""
+
+    def __init__(
+        self, usable: Sequence[Candidate], coordinate: int, cost: Callable[[Candidate], tuple[int, ...]]
+    ) -> None:
+        fitting = sorted((c for c in usable if c.fits(coordinate)), key=lambda c: (cost(c), c.name), reverse=True)
+        self._cost = cost
+        self._all = fitting  # the best is last
+        self._by_host: dict[str, list[Candidate]] = {}
+        for c in fitting:
+            self._by_host.setdefault(c.host, []).append(c)
+
+    def take(self, used: set[Name], hosts: Collection[str] = ()) -> Candidate | None:
+        """The best that is not used yet (on one of `hosts`, if that costs nothing else); it is then used."""
+        best = self._last(self._all, used)
+        if best is None:
+            return None
+        near = [c for host in hosts if (c := self._last(self._by_host.get(host, []), used)) is not None]
+        best = min((c for c in near if self._cost(c) == self._cost(best)), key=lambda c: c.name, default=best)
+        used.add(best.name)
+        return best
+
+    @staticmethod
+    def _last(stack: list[Candidate], used: set[Name]) -> Candidate | None:
+        while stack and stack[-1].name in used:
+            stack.pop()
+        return stack[-1] if stack else None
+
+
+def _keep_current(chosen: list[tuple[Name, ...]], columns: Sequence[Sequence[Candidate]]) -> list[tuple[Name, ...]]:
+    """Where no current member has a place, one gets the last replica's; `columns`: the current ones by coordinate."""
+    for coordinate, column in enumerate(columns):
+        if column and not {c.name for c in column}.intersection(replica[coordinate] for replica in chosen):
+            keeper = min(column, key=lambda c: c.draining)
+            chosen[-1] = (*chosen[-1][:coordinate], keeper.name, *chosen[-1][coordinate + 1 :])
     return chosen
 
 
@@ -102,16 +128,17 @@ def places_for(version: Version | None, candidates: Sequence[Candidate], wanted:
     """Places around the holders of `version`, when the leader knows every state and decides."""
     chosen: list[tuple[Name, ...]] = []
     used: set[Name] = set()
+
+    def cost(c: Candidate) -> tuple[int, ...]:
+        return version not in c.versions, c.draining, c.coordinate is None
+
+    pools = [_Pool(candidates, i, cost) for i in range(size)]
     while len(chosen) < wanted:
-        replica: list[Name] = []
-        for coordinate in range(size):
-            fitting = [c for c in candidates if c.name not in used and c.name not in replica and c.fits(coordinate)]
-            if not fitting:
-                return tuple(chosen)
-            best = min(fitting, key=lambda c: (version not in c.versions, c.draining, c.coordinate is None, c.name))
-            replica.append(best.name)
-        chosen.append(tuple(replica))
-        used |= set(replica)
+        replica = [pool.take(used) for pool in pools]
+        names = tuple(c.name for c in replica if c is not None)
+        if len(names) < size:
+            break
+        chosen.append(names)
     return tuple(chosen)
 
 
@@ -122,4 +149,5 @@ def newest_complete(candidates: Sequence[Candidate], size: int) -> Version | Non
         if candidate.coordinate is not None:
             for version in candidate.versions:
                 holders.setdefault(version, set()).add(candidate.coordinate)
-    return max((version for version, found in holders.items() if len(found) == size), default=None)
+    complete = (version for version, found in holders.items() if found.issuperset(range(size)))
+    return max(complete, default=None)

@@ -25,6 +25,8 @@ from reknit.rendezvous.records import (
     Version,
 )
 
+WINDOWS = 4  # a stream of arrivals without a pause is cut after so many join windows
+
 
 @dataclass(frozen=True)
 class Observed:
@@ -64,14 +66,12 @@ class _Past:
 def next_plan(
     observed: Sequence[Observed], spec: Spec, previous: Plan | None, now: float, patience: Patience
 ) -> Outcome:
-    """Decide on the next generation.  The rules in order: a finish, losses, an undecided comparison, reports, changes."""
+    """Decide on the next generation.  The rules in order: a finish, losses, an undecided comparison, reports, changes.
+
+    Level-triggered: once what it returns is published, the same observations lead to nothing more.
+    """
     view = _View(observed, spec, previous or Plan(0, "nothing yet", WAITING), now, patience)
-    head = view.previous
-    if head.state == LOST:
-        return Outcome(None, head.reason)
-    if head.state == FINISHED and not view.fresh:
-        return Outcome(None, head.reason)
-    for rule in (view.finish, view.losses, view.undecided, view.reports, view.planned):
+    for rule in (view.refuse, view.finish, view.losses, view.undecided, view.reports, view.planned):
         outcome = rule()
         if outcome is not None:
             return outcome
@@ -85,39 +85,80 @@ class _View:
         self, observed: Sequence[Observed], spec: Spec, previous: Plan, now: float, patience: Patience
     ) -> None:
         self.spec, self.previous, self.now, self.patience = spec, previous, now, patience
-        self.observed = {o.member.name: o for o in sorted(observed, key=lambda o: o.member.name)}
-        self.members = [o.member for o in self.observed.values()]
         self.past = history(previous)
+        self.seated = previous.names
+        self.everybody = [o.member for o in observed]
+        here = sorted((o for o in observed if self._is_here(o.member)), key=lambda o: o.member.name)
+        self.observed = {o.member.name: o for o in here}
+        self.members = [o.member for o in here]
+        self.placed = [m for m in self.members if m.name in self.seated]
         self.lost = {name: past for name, past in self.past.items() if name not in self.observed}
-        self.fresh = [m for m in self.members if m.name not in {*self.past, *previous.spares} and not m.finished]
-        self.candidates = [candidate(m, self.past.get(m.name)) for m in self.members if self._takes_part(m)]
+        self.candidates = [
+            candidate(m, self.past.get(m.name))
+            for m in self.members
+            if not m.finished and (m.built or m.name in self.past)
+        ]
         self.head: Places = tuple(replica.names for replica in previous.replicas)
 
-    def _takes_part(self, member: Member) -> bool:
-        return member.built or member.name in self.past
+    def _is_here(self, member: Member) -> bool:
+        """Not here: who drained and has ended; who was excluded by a plan, and will learn so and end itself."""
+        excluded = (member.ready or member.incomplete) and member.name not in self.past
+        return not excluded and not (member.draining and member.finished)
 
     # ---------------------------------------------------------------- the rules
 
+    def refuse(self) -> Outcome | None:
+        """What a leader must not build on."""
+        head, size = self.previous, self.spec.axes.size
+        if head.state == LOST:
+            return Outcome(None, head.reason)
+        if head.state == FINISHED and any(m.name in head.spares for m in self.everybody):
+            return Outcome(None, head.reason)  # a process started late must not begin the job anew
+        if any(len(replica.places) != size for replica in head.replicas):
+            reason = f"the plan's replicas do not have {size} members: the pipe and model axes of a job cannot change"
+            return Outcome(None, reason)
+        known = max(self.everybody, key=_newest_known, default=None)
+        if known is not None and _newest_known(known) > head.generation:
+            return Outcome(
+                None,
+                f"{known.worker_id} knows generation {_newest_known(known)}, the newest plan here is of generation "
+                f"{head.generation}: it was lost from the store and has to be written back first",
+            )
+        return None
+
     def finish(self) -> Outcome | None:
-        placed = [m for m in self.members if m.name in self.previous.names]
-        if self.previous.state == FINISHED or not placed or not all(m.finished for m in placed):
+        """Who says `finished` knows that all have made the last step (rule 15): no loss matters any more."""
+        done = [m for m in self.placed if m.finished]
+        if not done:
             return None
-        reason = f"all {len(placed)} members have finished"
+        busy = [m.worker_id for m in self.placed if not m.finished and m.left < self.previous.generation]
+        if busy:
+            return Outcome(None, f"{done[0].worker_id} has finished; waiting for {', '.join(busy)}")
+        reason = f"all {len(self.placed)} members have finished"
         plan = replace(self._plan((), reason), state=FINISHED, former=(), placed=0, origin=0)
         return Outcome(plan, reason)
 
     def losses(self) -> Outcome | None:
-        if not self.lost:
+        """Also of members without a place now: they may still have run an older generation, beside others."""
+        if not self.lost or self._settled():
             return None
         broken = max(past.placed for past in self.lost.values())
         gone = ", ".join(sorted(str(name) for name in self.lost))
-        places = choose_places(self.head, self.candidates, self.spec.wanted, self.spec.axes.size)
-        return self._publish(places, f"lost {gone}", broken=broken)
+        return self._publish(self._choose(), f"lost {gone}", broken=broken)
+
+    def _settled(self) -> bool:
+        """Nobody can still run an older generation than the newest: there, nobody can wait for anybody."""
+        inside = all(name in self.observed for name in self.seated)
+        return bool(self.seated) and inside and all(self._has_come(m) for m in self.members)
+
+    def _has_come(self, member: Member) -> bool:
+        if member.name in self.seated:
+            return member.ready >= self.previous.generation
+        return member.left >= self._placed(member.name)
 
     def undecided(self) -> Outcome | None:
         head = self.previous.generation
-        placed = [m for m in self.members if m.name in self.previous.names]
-        if not any(m.incomplete == head for m in placed):
+        if not any(m.incomplete == head for m in self.placed):
             return None
         silent = [m.worker_id for m in self.members if m.left < self._placed(m.name)]
         if silent:
@@ -134,8 +175,7 @@ class _View:
         witness = [m for m in self.members if self._unbroken_since_origin(m) and m.prepared is None]
         if witness and all(m.pristine for m in self.members):
             reason = f"nobody has trained yet, as {witness[0].worker_id} shows: all start from what their scripts built"
-            places = choose_places(self.head, self.candidates, self.spec.wanted, size)
-            return self._publish(places, reason, broken=head, restore=True)
+            return self._publish(self._choose(), reason, broken=head, restore=True)
         return self._state_lost()
 
     def _unbroken_since_origin(self, member: Member) -> bool:
@@ -153,36 +193,37 @@ class _View:
 
     def reports(self) -> Outcome | None:
         head = self.previous.generation
-        told = [m for m in self.members if m.name in self.previous.names and m.left == head]
+        told = [m for m in self.placed if m.left == head]
         if not told:
             return None
         due = min(self.observed[m.name].changed for m in told) + self.patience.report_grace
         who = told[0].worker_id
         if self.now < due:
             return Outcome(None, f"{who} reports that generation {head} is broken; a loss may follow", again=due)
-        places = choose_places(self.head, self.candidates, self.spec.wanted, self.spec.axes.size)
-        return self._publish(places, f"{who} reports that a connection of generation {head} broke", broken=head)
+        return self._publish(self._choose(), f"{who} reports that a connection of generation {head} broke", broken=head)
 
     def planned(self) -> Outcome | None:
-        if any(m.finished for m in self.members if m.name in self.previous.names):
-            return None  # the last step is made: nobody needs more workers
-        wanted = self.spec.wanted
-        places = choose_places(self.head, self.candidates, wanted, self.spec.axes.size)
+        places = self._choose()
         if len(places) < self.spec.min_replicas:
             places = ()
-        if places == self.head:
+        if set(places) == set(self.head):
             return None
         arrivals = [self.observed[name].changed for replica in places for name in replica if name not in self.past]
-        if arrivals and len(places) < wanted:
-            due = max(arrivals) + self.patience.join_window
+        if arrivals and len(places) < self.spec.wanted:
+            window = self.patience.join_window
+            due = min(max(arrivals) + window, min(arrivals) + WINDOWS * window)
             if self.now < due:
                 return Outcome(None, "members have arrived; more may follow", again=due)
         return self._publish(places, self._change(places), restore=self.previous.placed == 0)
 
+    def _choose(self) -> Places:
+        spec = self.spec
+        return choose_places(self.head, self.candidates, spec.wanted, spec.axes.size, spec.min_replicas)
+
     def _change(self, places: Places) -> str:
         now = {name for replica in places for name in replica}
-        joined = sorted(str(name) for name in now - self.previous.names)
-        left = sorted(str(name) for name in self.previous.names - now)
+        joined = sorted(str(name) for name in now - self.seated)
+        left = sorted(str(name) for name in self.seated - now)
         parts = [f"{', '.join(joined)} joined" * bool(joined), f"{', '.join(left)} left" * bool(left)]
         return "; ".join(part for part in parts if part) or "places changed"
 
@@ -252,6 +293,20 @@ def history(plan: Plan) -> dict[Name, _Past]:
         for coordinate, place in enumerate(replica.places):
             past[place.name] = _Past(coordinate, plan.generation, place.since)
     return past
+
+
+def runs(plan: Plan, members: Sequence[Member]) -> bool:
+    """Whether the plan's generation runs: all its members are past the comparison, and none of them has left it.
+
+    From then on a drained member that has no place may end, and an idle one be restarted (rule 15): before that, it may
+    hold the only copy of a coordinate's state.
+    """
+    ready = {m.name for m in members if m.ready == plan.generation and m.left < plan.generation}
+    return bool(plan.replicas) and plan.names <= ready
+
+
+def _newest_known(member: Member) -> int:
+    return max(member.ready, member.left, member.incomplete, member.torn)
 
 
 def candidate(member: Member, past: _Past | None) -> Candidate:
