@@ -1,4 +1,4 @@
-"""The agent: the sidecar that owns the lease and the records, watches plans, and looks after this host's workers.
+"""The agent: the sidecar that owns the lease and the records, watches plans, and speaks with this host's workers.
 
 One loop takes everything that happens, one thing after the other: what workers say, what the supervisor sees of their
 processes, what the session hears from the store, and the clock.  What to do is decided by pure functions (`fleet`,
@@ -23,7 +23,7 @@ from typing import Any
 
 from reknit.health.metrics import Metrics
 from reknit.rendezvous.embedded import EmbeddedEtcd
-from reknit.rendezvous.errors import RecordError, ReknitError
+from reknit.rendezvous.errors import RecordError
 from reknit.rendezvous.etcd import EtcdStore
 from reknit.rendezvous.leader import Leader
 from reknit.rendezvous.parts import Head, View, encode_view
@@ -31,19 +31,19 @@ from reknit.rendezvous.plan import Patience
 from reknit.rendezvous.records import FINISHED, LOST
 from reknit.rendezvous.session import Session, Timing
 from reknit.rendezvous.session_events import Assigned, Deposed, Elected, HeadSeen, StoreDown, StoreUp, ViewFetched
+from reknit.rendezvous.store import Store
 from reknit.runtime import logs
 from reknit.runtime.config import Config
 from reknit.runtime.events import EventLog
 from reknit.runtime.fleet import Worker, after_report, new_member
 from reknit.runtime.ipc import PeerEvent, Server
-from reknit.runtime.restart import RestartPolicy, WorkerExit, describe_exit, next_restart
+from reknit.runtime.keeper import Keeper, environment_of_workers
 from reknit.runtime.settings import WorkerSettings
-from reknit.runtime.supervisor import Exited, Failed, Started, Supervisor
+from reknit.runtime.supervisor import Exited, Failed, Started
 
 log = logging.getLogger("reknit.agent")
 
-EXIT_FAILED, EXIT_STATE_LOST = 1, 3
-EXIT_RESTART = 75  # a worker asks to be started afresh (job.EXIT_RESTART)
+EXIT_STATE_LOST = 3
 CONNECT_SECONDS = 10.0  # for etcd to be there at the start
 
 
@@ -55,7 +55,7 @@ class _Stop:
 
 
 def run(config: Config) -> int:
-    """Run the job's part on this host to its end; returns the exit code.  Raises ReknitError for what is wrong at once."""
+    """Run the job's part on this host to its end; returns the exit code.  Raises ReknitError if it can't begin."""
     logs.set_up(config.log_json)
     events = EventLog(config.events)
     etcd = EmbeddedEtcd(config.data_folder) if config.standalone else None
@@ -66,7 +66,7 @@ def run(config: Config) -> int:
         store = EtcdStore(etcd.endpoint if etcd is not None else config.etcd or "")
         try:
             store.connect(timeout=CONNECT_SECONDS)
-            return Agent(config, store, events, folder / "agent.sock").run()
+            return Agent(config, store, events, config.socket or folder / "agent.sock").run()
         finally:
             store.close()
     finally:
@@ -79,8 +79,8 @@ def run(config: Config) -> int:
 class Agent:
     """The loop and what it holds.  `run` opens everything and closes it again."""
 
-    def __init__(self, config: Config, store: EtcdStore, events: EventLog, path: Path) -> None:
-        self._config, self._events, self._path = config, events, path
+    def __init__(self, config: Config, store: Store, events: EventLog, path: Path) -> None:
+        self._config, self._events = config, events
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._metrics = Metrics(config.job)
         ladder = config.ladder
@@ -89,12 +89,13 @@ class Agent:
         patience = Patience(ladder.join_window, ladder.report_grace)
         self._leader = Leader(store, config.job, self._session, patience=patience, detect=ladder.detect)
         self._server = Server(path, self._inbox.put)
-        self._supervisor = Supervisor(
-            self._inbox.put, warm=config.warm, modules=("torch", "torch._dynamo", *config.preload)
-        )
-        self._policy = RestartPolicy(config.max_restarts, config.restart_window)
-        prefix = "worker" if config.standalone else config.agent
-        self._workers = {f"{prefix}-{i}": Worker(f"{prefix}-{i}", i) for i in range(config.workers)}
+        self._workers: dict[str, Worker] = {}
+        self._keeper: Keeper | None = None
+        if config.script is not None:
+            prefix = "worker" if config.standalone else config.agent
+            self._workers = {f"{prefix}-{i}": Worker(f"{prefix}-{i}", i) for i in range(config.workers)}
+            environment = environment_of_workers(config, str(path))
+            self._keeper = Keeper(config, self._workers, environment, self._inbox.put, self._event, self._end)
         self._settings = _worker_settings(config)
         self._head: Head | None = None
         self._first_head: int | None = None  # an old run's last generation, if there was one
@@ -138,44 +139,37 @@ class Agent:
         )
         log.info("job %s: %d workers here, metrics on http://%s/metrics", config.job, len(self._workers), http)
         self._server.start()
-        self._supervisor.open()
         self._session.start()
         self._leader.start()
-        for worker in self._workers.values():
-            self._start(worker)
+        if self._keeper is not None:
+            self._keeper.open()
 
     def _close(self) -> None:
-        self._supervisor.close(self._config.ladder.kill_delay)
+        if self._keeper is not None:
+            self._keeper.close()
         self._leader.close()
         self._session.close()
         self._server.close()
         self._metrics.close()
 
     def _has_ended(self) -> bool:
-        if self._ending is not None and self._deadline is None:
+        if self._ending is not None and (self._deadline is None or self._keeper is None):
             return True
+        if self._keeper is None:
+            return self._job_has_finished() and not any(worker.peer for worker in self._workers.values())
         return all(worker.over for worker in self._workers.values())
 
     def _take_one(self) -> None:
+        due = [self._deadline, self._keeper.next_timer() if self._keeper is not None else None]
+        now = time.monotonic()
+        timeout = max(0.0, min([now + 1.0, *(moment for moment in due if moment is not None)]) - now)
         try:
-            item = self._inbox.get(timeout=self._until_next_timer())
+            self._handle(self._inbox.get(timeout=timeout))
         except queue.Empty:
-            item = None
-        if item is not None:
-            self._handle(item)
-        self._run_timers()
-
-    def _until_next_timer(self) -> float:
+            pass
         now = time.monotonic()
-        due = [worker.restart_at for worker in self._workers.values() if worker.restart_at is not None]
-        due += [self._deadline] if self._deadline is not None else []
-        return max(0.0, min([*due, now + 1.0]) - now)
-
-    def _run_timers(self) -> None:
-        now = time.monotonic()
-        for worker in self._workers.values():
-            if worker.restart_at is not None and worker.restart_at <= now and self._ending is None:
-                self._start(worker)
+        if self._keeper is not None:
+            self._keeper.run_timers(now)
         if self._deadline is not None and now >= self._deadline:
             self._deadline = None
 
@@ -190,13 +184,8 @@ class Agent:
                 self._hear(item)
             case PeerEvent(kind="closed"):
                 self._lose(item)
-            case Started(worker_id, pid):
-                self._workers[worker_id].pid = pid
-                self._event("worker_started", worker_id, pid=pid, incarnation=None)
-            case Exited():
-                self._bury(item)
-            case Failed(_, reason):
-                self._end(EXIT_FAILED, reason)
+            case Started() | Exited() | Failed():
+                self._handle_process(item)
             case HeadSeen(head):
                 self._see(head)
             case ViewFetched():
@@ -220,21 +209,10 @@ class Agent:
 
     # ---------------------------------------------------------------- workers
 
-    def _start(self, worker: Worker) -> None:
-        worker.restart_at = None
-        worker.pid, worker.peer, worker.member, worker.view, worker.lost_at = None, None, None, None, None
-        environment = {
-            "REKNIT_SOCKET": str(self._path),
-            "REKNIT_WORKER_ID": worker.worker_id,
-            "REKNIT_ADDRESS": self._config.address,
-            "REKNIT_LEASE_SECONDS": str(self._config.ladder.lease),
-            "LOCAL_RANK": str(worker.index),
-        }
-        if "OMP_NUM_THREADS" not in os.environ:
-            environment["OMP_NUM_THREADS"] = "1"  # as torchrun: many workers share the cores
-        self._supervisor.start(worker.worker_id, [self._config.script, *self._config.arguments], environment)
-
     def _attach(self, item: PeerEvent) -> None:
+        if self._keeper is None:  # whoever comes to the socket is a worker of ours
+            index = len(self._workers)
+            self._workers.setdefault(item.peer.worker_id, Worker(item.peer.worker_id, index)).forget_process()
         worker = self._workers.get(item.peer.worker_id)
         if worker is None or (worker.pid is not None and worker.pid != item.peer.pid):
             self._server.drop(item.peer, "this agent has no such worker")
@@ -267,7 +245,9 @@ class Agent:
             self._session.set_member(member)
 
     def _hear_event(self, worker: Worker, message: Mapping[str, Any]) -> None:
-        fields = {key: value for key, value in message.items() if key not in ("type", "event", "t", "generation", "worker")}
+        fields = {
+            key: value for key, value in message.items() if key not in ("type", "event", "t", "generation", "worker")
+        }
         event, moment, generation = message.get("event"), message.get("t"), message.get("generation")
         if not isinstance(event, str) or not isinstance(moment, (int, float)) or not isinstance(generation, int):
             return
@@ -282,50 +262,18 @@ class Agent:
         self._session.remove_member(worker.worker_id)
         worker.lost_at = time.monotonic()
         worker.peer = None
-        if worker.pid is not None:
-            self._supervisor.stop(worker.worker_id, 0 if not worker.finished else self._config.ladder.kill_delay)
+        if self._keeper is not None:
+            self._keeper.kill(worker, self._config.ladder.kill_delay if worker.finished else 0)
+        elif not worker.finished and not self._job_has_finished():
+            self._event("worker_died", worker.worker_id, pid=item.peer.pid, cause="its connection closed")
+            log.warning("%s is gone: its connection closed", worker.worker_id)
 
-    def _bury(self, item: Exited) -> None:
+    def _handle_process(self, item: Started | Exited | Failed) -> None:
+        assert self._keeper is not None
         worker = self._workers[item.worker_id]
-        now = time.monotonic()
-        worker.exits.append(WorkerExit(now, item.lived_seconds, item.returncode))
-        if worker.member is not None and worker.lost_at is None:
+        if isinstance(item, Exited) and worker.member is not None and worker.lost_at is None:
             self._session.remove_member(worker.worker_id)
-        cause = describe_exit(item.returncode)
-        if not worker.finished:
-            moment = worker.lost_at if worker.lost_at is not None else now
-            self._events.write("worker_died", item.worker_id, self._generation, moment, pid=item.pid, cause=cause)
-            log.warning("%s died: %s", item.worker_id, cause)
-        self._answer_exit(worker, item.returncode, now)
-
-    def _answer_exit(self, worker: Worker, returncode: int | None, now: float) -> None:
-        worker.over = True  # unless it is started again below
-        if self._ending is not None or worker.finished or self._job_has_finished():
-            return
-        if returncode == 0:
-            self._end(EXIT_FAILED, self._ended_early(worker))
-            return
-        history = [past for past in worker.exits if past.returncode != EXIT_RESTART] or worker.exits[-1:]
-        decision = next_restart(history, now, self._policy)
-        if returncode == EXIT_RESTART:
-            decision = replace(decision, delay_seconds=0.0, reason="it asked to be started afresh")
-        if decision.delay_seconds is None:
-            self._end(EXIT_FAILED, f"{worker.worker_id} is given up: {decision.reason}")
-            self._show_tail(worker)
-            return
-        worker.over = False
-        worker.restart_at = now + decision.delay_seconds
-        self._event("restart", worker.worker_id, delay=decision.delay_seconds, reason=decision.reason)
-
-    def _ended_early(self, worker: Worker) -> str:
-        script = self._config.script
-        if not worker.attached_once:
-            return f"{script} ended without ever calling reknit.join(): add `job = reknit.join()` before the training loop"
-        return f"{worker.worker_id} exited with code 0 before its training loop was done: don't exit inside the loop"
-
-    def _show_tail(self, worker: Worker) -> None:
-        for line in self._supervisor.tail(worker.worker_id):
-            print(f"[{worker.worker_id}] {line}", file=sys.stderr)
+        self._keeper.handle(item, self._job_has_finished())
 
     # ---------------------------------------------------------------- plans
 
@@ -344,12 +292,18 @@ class Agent:
         log.info("generation %d (%s, %d replicas): %s", head.generation, head.state, head.replicas, head.reason)
         for worker in self._workers.values():
             if worker.name is not None and worker.name in head.restart:
-                log.info("%s is started afresh: its coordinate is not needed, another one is", worker.worker_id)
-                self._supervisor.stop(worker.worker_id, 0)
+                self._start_afresh(worker)
             else:
                 self._ask_view(worker, head)
         if head.state == LOST:
             self._end(EXIT_STATE_LOST, f"the job cannot go on: {head.reason}")
+
+    def _start_afresh(self, worker: Worker) -> None:
+        log.info("%s is started afresh: its coordinate is not needed, another one is", worker.worker_id)
+        if self._keeper is not None:
+            self._keeper.kill(worker, 0)
+        elif worker.peer is not None:
+            self._server.drop(worker.peer, "it has to start afresh")
 
     def _ask_view(self, worker: Worker, head: Head) -> None:
         if worker.name is None:
@@ -402,13 +356,11 @@ class Agent:
             return
         self._ending = (code, reason)
         self._deadline = time.monotonic() + self._config.ladder.kill_delay + 1.0
-        for worker in self._workers.values():
-            if worker.pid is None or worker.restart_at is not None:
-                worker.over = True
-        self._supervisor.stop_all(self._config.ladder.kill_delay)
+        if self._keeper is not None:
+            self._keeper.stop_all()
 
-    def _event(self, event: str, worker: str | None, **fields: Any) -> None:
-        self._events.write(event, worker, self._generation, **fields)
+    def _event(self, event: str, worker: str | None, t: float | None = None, **fields: Any) -> None:
+        self._events.write(event, worker, self._generation, t, **fields)
 
 
 def _is_urgent(head: Head) -> bool:
@@ -431,6 +383,3 @@ def _worker_settings(config: Config) -> WorkerSettings:
         keepalive_probes=2,
         user_timeout=ladder.user_timeout,
     )
-
-
-__all__ = ["Agent", "ReknitError", "run"]

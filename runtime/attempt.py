@@ -132,7 +132,7 @@ class Attempt:
 
 
 def _sentence(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+    return str(error) if isinstance(error, Interrupted) else "a connection within this replica was closed"
 
 
 def _agree_on_overflow(rounds: ReplicaRounds, parameters: list[torch.nn.Parameter]) -> None:

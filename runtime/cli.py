@@ -8,6 +8,7 @@ import socket
 import sys
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -50,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"reknit {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     _add_run(commands.add_parser("run", help="run a training script on this host, alone or with others"))
+    _add_agent(commands.add_parser("agent", help="the sidecar: a worker that somebody else starts comes to its socket"))
     _add_demo(commands.add_parser("demo", help="watch a pipeline-parallel GPT train while its workers are killed"))
     return parser
 
@@ -67,12 +69,33 @@ def _add_shape(parser: argparse.ArgumentParser, replicas: str, pipe: int) -> Non
 def _add_run(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--standalone", action="store_true", help="the whole job on this host, with an etcd of its own")
+    _add_job(parser, where)
+    parser.add_argument("--workers", type=int, metavar="N", help="workers on this host (standalone: all, plus spares)")
+    parser.add_argument("--spares", type=int, default=0, metavar="N", help="workers beyond the largest job that wait")
+    parser.add_argument("--kill-delay", type=float, default=10.0, metavar="S", help="from SIGTERM to SIGKILL")
+    parser.add_argument(
+        "--max-restarts", type=int, default=3, metavar="N", help="of one worker that fails, in 5 minutes"
+    )
+    parser.add_argument("--no-warm", dest="warm", action="store_false", help="exec each worker instead of forking it")
+    parser.add_argument("--preload", action="append", default=[], metavar="MODULE", help="import it before forking")
+    parser.add_argument("--data-folder", type=Path, metavar="DIR", help="where the standalone etcd keeps its data")
+    parser.add_argument("script", help="the training script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="its arguments")
+    parser.set_defaults(run=_run)
+
+
+def _add_agent(parser: argparse.ArgumentParser) -> None:
+    _add_job(parser, parser)
+    parser.add_argument("--socket", type=Path, required=True, metavar="PATH", help="where workers find this agent")
+    parser.set_defaults(run=_agent)
+
+
+def _add_job(parser: argparse.ArgumentParser, where: argparse._ActionsContainer) -> None:
+    """What an agent needs to know of its job, whoever starts its workers."""
     where.add_argument("--etcd", metavar="H:P,H:P", help="endpoints of the etcd that all hosts of the job share")
     parser.add_argument("--job", metavar="ID", help="the job's name; all hosts of a job give the same")
     _add_shape(parser, "1", 1)
     parser.add_argument("--model", type=int, default=1, metavar="N", help="tensor-parallel workers a stage (default 1)")
-    parser.add_argument("--workers", type=int, metavar="N", help="workers on this host (standalone: all, plus spares)")
-    parser.add_argument("--spares", type=int, default=0, metavar="N", help="workers beyond the largest job that wait")
     parser.add_argument("--pipe-backend", choices=("auto", "nccl", "gloo"), default="auto", help="within a replica")
     parser.add_argument("--address", metavar="IP", help="this host's address, as the other hosts reach it")
     parser.add_argument("--agent", metavar="NAME", help="this agent's name (default: host name and process id)")
@@ -80,16 +103,10 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lease", type=float, metavar="S", help="the agent's lease (default: as --detect)")
     parser.add_argument("--connect", type=float, metavar="S", help="for building a group (default: 2 x --detect)")
     parser.add_argument("--join-window", type=float, default=0.5, metavar="S", help="wait for a burst of arrivals")
-    parser.add_argument("--kill-delay", type=float, default=10.0, metavar="S", help="from SIGTERM to SIGKILL")
-    parser.add_argument("--max-restarts", type=int, default=3, metavar="N", help="of one worker that fails, in 5 minutes")
-    parser.add_argument("--no-warm", dest="warm", action="store_false", help="exec each worker instead of forking it")
-    parser.add_argument("--preload", action="append", default=[], metavar="MODULE", help="import it before forking")
-    parser.add_argument("--data-folder", type=Path, metavar="DIR", help="where the standalone etcd keeps its data")
-    parser.add_argument("--events", type=Path, metavar="FILE", help="append one JSON object a line for all that happens")
+    parser.add_argument(
+        "--events", type=Path, metavar="FILE", help="append one JSON object a line for all that happens"
+    )
     parser.add_argument("--log-json", action="store_true", help="log as JSON lines")
-    parser.add_argument("script", help="the training script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="its arguments")
-    parser.set_defaults(run=_run)
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
@@ -101,48 +118,59 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_demo)
 
 
-def config_of(arguments: argparse.Namespace) -> Config:
+def run_config(arguments: argparse.Namespace) -> Config:
     """What `reknit run` was told, checked.  Raises ConfigError."""
-    for name in ("pipe", "model"):
-        if getattr(arguments, name) < 1:
-            raise ConfigError(f"--{name} must be at least 1, not {getattr(arguments, name)}")
+    config = _job_config(arguments)
     if arguments.spares < 0:
         raise ConfigError(f"--spares must be at least 0, not {arguments.spares}")
-    low, high = parse_replicas(arguments.replicas)
-    spec = Spec(Axes(arguments.pipe, arguments.model), low, high)
-    standalone = arguments.etcd is None
-    if not standalone and arguments.job is None:
-        raise ConfigError("--etcd needs --job ID: the name under which the job's hosts find each other")
+    if arguments.max_restarts < 0:
+        raise ConfigError(f"--max-restarts must be at least 0, not {arguments.max_restarts}")
+    spec, standalone = config.spec, arguments.etcd is None
     workers = arguments.workers
     if workers is None:
-        workers = high * spec.axes.size + arguments.spares if standalone else 1
+        workers = spec.max_replicas * spec.axes.size + arguments.spares if standalone else 1
     check_workers(workers, spec, standalone)
     if not Path(arguments.script).is_file():
-        raise ConfigError(f"the script {arguments.script} does not exist (looked in {os.getcwd()})")
-    ladder = Ladder.derive(
-        arguments.detect,
-        lease=arguments.lease,
-        connect=arguments.connect,
-        join_window=arguments.join_window,
-        kill_delay=arguments.kill_delay,
-    )
-    return Config(
+        raise ConfigError(f"the script {arguments.script} does not exist (looked in {Path.cwd()})")
+    return replace(
+        config,
         script=arguments.script,
         arguments=tuple(arguments.arguments),
-        job=arguments.job or f"standalone-{uuid.uuid4().hex[:8]}",
-        etcd=arguments.etcd,
-        spec=spec,
         workers=workers,
-        pipe_backend=arguments.pipe_backend,
-        address=arguments.address or own_address(arguments.etcd),
-        agent=arguments.agent or f"{socket.gethostname()}-{os.getpid()}",
-        ladder=ladder,
+        ladder=replace(config.ladder, kill_delay=arguments.kill_delay),
         max_restarts=arguments.max_restarts,
         warm=arguments.warm,
         preload=tuple(arguments.preload),
+        data_folder=arguments.data_folder,
+    )
+
+
+def agent_config(arguments: argparse.Namespace) -> Config:
+    """What `reknit agent` was told, checked.  Raises ConfigError."""
+    if arguments.etcd is None:
+        raise ConfigError("`reknit agent` needs --etcd H:P: a sidecar has no etcd of its own")
+    return replace(_job_config(arguments), socket=arguments.socket)
+
+
+def _job_config(arguments: argparse.Namespace) -> Config:
+    for name in ("pipe", "model"):
+        if getattr(arguments, name) < 1:
+            raise ConfigError(f"--{name} must be at least 1, not {getattr(arguments, name)}")
+    if arguments.etcd is not None and arguments.job is None:
+        raise ConfigError("--etcd needs --job ID: the name under which the job's hosts find each other")
+    return Config(
+        script=None,
+        job=arguments.job or f"standalone-{uuid.uuid4().hex[:8]}",
+        etcd=arguments.etcd,
+        spec=Spec(Axes(arguments.pipe, arguments.model), *parse_replicas(arguments.replicas)),
+        pipe_backend=arguments.pipe_backend,
+        address=arguments.address or own_address(arguments.etcd),
+        agent=arguments.agent or f"{socket.gethostname()}-{os.getpid()}",
+        ladder=Ladder.derive(
+            arguments.detect, lease=arguments.lease, connect=arguments.connect, join_window=arguments.join_window
+        ),
         events=arguments.events,
         log_json=arguments.log_json,
-        data_folder=arguments.data_folder,
     )
 
 
@@ -158,13 +186,21 @@ def own_address(etcd: str | None) -> str:
             probe.connect(target)
             return str(probe.getsockname()[0])
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--etcd {etcd}: cannot tell which address leads there ({error}); give --address IP") from None
+        raise ConfigError(
+            f"--etcd {etcd}: cannot tell which address leads there ({error}); give --address IP"
+        ) from None
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from reknit.runtime.agent import run
 
-    return run(config_of(arguments))
+    return run(run_config(arguments))
+
+
+def _agent(arguments: argparse.Namespace) -> int:
+    from reknit.runtime.agent import run
+
+    return run(agent_config(arguments))
 
 
 def _demo(arguments: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """The agent's settings: one frozen value, read once from the command line, and a ladder of times that holds.
 
-One time, `detect`, derives all the others (DESIGN.md §8).  Each can be set by itself; a ladder that cannot hold is refused
-with the two that conflict.
+One time, `detect`, derives all the others.  Each can be set by itself; a ladder that cannot hold is refused with the two
+that conflict.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ConfigError(ReknitError, ValueError):
 class Ladder:
     """How long things may take, in seconds.  Made by `derive`.
 
-    `detect`: how soon a silent loss must be noticed.  `lease`: an agent's lease.  `keepalive`: between its renewals.
+    `detect`: how soon a silent loss must be noticed.  `lease`: an agent's lease.  `keepalive`: between renewals.
     `user_timeout`: a data-plane peer that acknowledges nothing.  `connect`: building a group.  `join_window`: for a burst
     of arrivals.  `report_grace`: for the loss behind a broken connection.  `kill_delay`: from SIGTERM to SIGKILL.
     """
@@ -70,7 +70,10 @@ class Ladder:
                 raise ConfigError(f"--{name.replace('_', '-')} must be a number of seconds from 0, not {value}")
         rules = (
             (self.detect >= 1, f"--detect {self.detect:g} is below 1 s: the kernel's keepalive cannot be that quick"),
-            (self.lease >= 2, f"--lease {self.lease:g} (from --detect {self.detect:g}) is below the 2 s that etcd grants"),
+            (
+                self.lease >= 2,
+                f"--lease {self.lease:g} (from --detect {self.detect:g}) is below the 2 s that etcd grants",
+            ),
             (
                 self.connect > self.user_timeout,
                 f"--connect {self.connect:g} is not above the {self.user_timeout:g} s (half of --detect) after which a "
@@ -88,9 +91,12 @@ class Ladder:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that `reknit run` was told."""
+    """Everything that `reknit run` or `reknit agent` was told.
 
-    script: str
+    `script` None: a sidecar, whose workers are started by somebody else and come to `socket`.
+    """
+
+    script: str | None
     arguments: tuple[str, ...] = ()
     job: str = "job"
     etcd: str | None = None  # endpoints; None: standalone, with an embedded etcd
@@ -107,6 +113,7 @@ class Config:
     events: Path | None = None
     log_json: bool = False
     data_folder: Path | None = None
+    socket: Path | None = None
 
     @property
     def standalone(self) -> bool:

@@ -30,7 +30,9 @@ class Gatherer(Protocol):
     def size(self) -> int:
         """How many ranks."""
 
-    def all_gather_into_tensor(self, output: torch.Tensor, tensor: torch.Tensor, *, asynchronous: bool = False) -> object:
+    def all_gather_into_tensor(
+        self, output: torch.Tensor, tensor: torch.Tensor, *, asynchronous: bool = False
+    ) -> object:
         """Everybody's tensor, one after another; raises Interrupted."""
 
     def interrupt(self) -> None:

@@ -31,6 +31,11 @@ class Worker:
     restart_at: float | None = None
     exits: list[WorkerExit] = field(default_factory=list)
 
+    def forget_process(self) -> None:
+        """A new process takes this slot."""
+        self.pid = self.peer = self.member = self.view = self.lost_at = self.restart_at = None
+        self.finished = False
+
     @property
     def name(self) -> Name | None:
         """The present process, once it has attached."""

@@ -112,9 +112,7 @@ def adopt(communicator: Communicator) -> dist.ProcessGroup:
     _register_backend()
     _adopting.append(communicator.backend)
     try:
-        dist.init_process_group(
-            BACKEND, store=dist.HashStore(), rank=communicator.rank, world_size=communicator.size
-        )
+        dist.init_process_group(BACKEND, store=dist.HashStore(), rank=communicator.rank, world_size=communicator.size)
     finally:
         _adopting.clear()
     group = dist.group.WORLD

@@ -115,7 +115,11 @@ class Reduction:
         self._pending: list[Pending] = []
         self.error: Exception | None = None
         self._home = {id(p): (b, i) for b in self.buckets for i, p in enumerate(b.parameters)}
-        self._handles = [p.register_post_accumulate_grad_hook(self._on_gradient) for b in self.buckets for p in b.parameters] if overlap else []
+        self._handles = (
+            [p.register_post_accumulate_grad_hook(self._on_gradient) for b in self.buckets for p in b.parameters]
+            if overlap
+            else []
+        )
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         """All parameters, in bucket order."""

@@ -357,7 +357,9 @@ class Job:
             if groups is None:
                 groups = self.recovery.enter()
                 if self.state.step != last:
-                    log.warning("the job went back from step %d to %d: this worker starts afresh", last, self.state.step)
+                    log.warning(
+                        "the job went back from step %d to %d: this worker starts afresh", last, self.state.step
+                    )
                     os._exit(EXIT_RESTART)
             self.recovery.wait_for_newer(groups.generation)
             self.recovery.leave(Interrupted("a newer plan came", group="data", rank=groups.data_rank))

@@ -342,8 +342,14 @@ class Recovery:
         elif how is Settling.ROLL_FORWARD:
             update = self.state.commit()
             self.state.ready = generation
-            self._event("committed", step=version.step, samples=list(update.samples), version=list(version),
-                        rolled_forward=True, **update.numbers)
+            self._event(
+                "committed",
+                step=version.step,
+                samples=list(update.samples),
+                version=list(version),
+                rolled_forward=True,
+                **update.numbers,
+            )
         else:
             self._be_healed(groups, version, pairs)
         for receiver, source in sorted(pairs.items()):

@@ -1,0 +1,145 @@
+"""Keeps this host's workers running: starts them, answers their exits, and says when its part cannot go on.
+
+Only `reknit run` has one; beside a worker that somebody else starts (`reknit agent`) there is nothing to keep.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from reknit.runtime.config import Config
+from reknit.runtime.fleet import Worker
+from reknit.runtime.restart import Restart, RestartPolicy, WorkerExit, describe_exit, next_restart
+from reknit.runtime.supervisor import Exited, Failed, Started, Supervisor, SupervisorEvent
+
+log = logging.getLogger("reknit.agent")
+
+EXIT_FAILED = 1
+EXIT_RESTART = 75  # a worker asks to be started afresh (job.EXIT_RESTART)
+
+Event = Callable[..., None]  # event(name, worker_id, **fields)
+
+
+class Keeper:
+    """Runs `workers` by a supervisor.  `give_up(code, reason)` is called when this host's part cannot go on."""
+
+    def __init__(
+        self,
+        config: Config,
+        workers: dict[str, Worker],
+        environment: dict[str, str],
+        put: Callable[[SupervisorEvent], None],
+        event: Event,
+        give_up: Callable[[int, str], None],
+    ) -> None:
+        self._config, self._workers, self._environment = config, workers, environment
+        self._event, self._give_up = event, give_up
+        self._supervisor = Supervisor(put, warm=config.warm, modules=("torch", "torch._dynamo", *config.preload))
+        self._policy = RestartPolicy(config.max_restarts, config.restart_window)
+        self._stopping = False
+
+    def open(self) -> None:
+        """Start the warm process and all workers."""
+        self._supervisor.open()
+        for worker in self._workers.values():
+            self._start(worker)
+
+    def close(self) -> None:
+        """End every worker that is left."""
+        self._supervisor.close(self._config.ladder.kill_delay)
+
+    def next_timer(self) -> float | None:
+        """When a worker is due to be started again (monotonic)."""
+        return min((w.restart_at for w in self._workers.values() if w.restart_at is not None), default=None)
+
+    def run_timers(self, now: float) -> None:
+        """Start the workers that are due."""
+        for worker in self._workers.values():
+            if worker.restart_at is not None and worker.restart_at <= now and not self._stopping:
+                self._start(worker)
+
+    def kill(self, worker: Worker, grace: float) -> None:
+        """End one worker's process; what becomes of it is decided when it has exited."""
+        self._supervisor.stop(worker.worker_id, grace)
+
+    def stop_all(self) -> None:
+        """End this host's part: SIGTERM now, SIGKILL after the delay; nobody is started again."""
+        self._stopping = True
+        for worker in self._workers.values():
+            if worker.pid is None or worker.restart_at is not None:
+                worker.over = True
+        self._supervisor.stop_all(self._config.ladder.kill_delay)
+
+    def handle(self, item: SupervisorEvent, job_finished: bool) -> None:
+        """Something happened to a process."""
+        worker = self._workers[item.worker_id]
+        match item:
+            case Started(_, pid):
+                worker.pid = pid
+                self._event("worker_started", worker.worker_id, pid=pid, incarnation=None)
+            case Exited():
+                self._answer_exit(worker, item, job_finished)
+            case Failed(_, reason):
+                worker.over = True
+                self._give_up(EXIT_FAILED, reason)
+
+    def _start(self, worker: Worker) -> None:
+        worker.forget_process()
+        own = {"REKNIT_WORKER_ID": worker.worker_id, "LOCAL_RANK": str(worker.index)}
+        if "OMP_NUM_THREADS" not in os.environ:
+            own["OMP_NUM_THREADS"] = "1"  # as torchrun: many workers share the cores
+        script = [self._config.script, *self._config.arguments]
+        self._supervisor.start(worker.worker_id, script, {**self._environment, **own})
+
+    def _answer_exit(self, worker: Worker, item: Exited, job_finished: bool) -> None:
+        now = time.monotonic()
+        worker.exits.append(WorkerExit(now, item.lived_seconds, item.returncode))
+        cause = describe_exit(item.returncode)
+        if not worker.finished and not job_finished:
+            moment = worker.lost_at if worker.lost_at is not None else now
+            self._event("worker_died", worker.worker_id, t=moment, pid=item.pid, cause=cause)
+            log.warning("%s died: %s", worker.worker_id, cause)
+        worker.over = True  # unless it is started again below
+        if self._stopping or worker.finished or job_finished:
+            return
+        if item.returncode == 0:
+            self._give_up(EXIT_FAILED, self._ended_early(worker))
+            return
+        decision = self._decide(worker, item.returncode, now)
+        if decision.delay_seconds is None:
+            self._give_up(EXIT_FAILED, f"{worker.worker_id} is given up: {decision.reason}; its last words are above")
+            for line in self._supervisor.tail(worker.worker_id):
+                print(f"[{worker.worker_id}] {line}", file=sys.stderr)
+            return
+        worker.over = False
+        worker.restart_at = now + decision.delay_seconds
+        self._event("restart", worker.worker_id, delay=decision.delay_seconds, reason=decision.reason)
+
+    def _decide(self, worker: Worker, returncode: int | None, now: float) -> Restart:
+        if returncode == EXIT_RESTART:
+            return Restart(0.0, "it asked to be started afresh")
+        history = [past for past in worker.exits if past.returncode != EXIT_RESTART]
+        return replace(next_restart(history, now, self._policy))
+
+    def _ended_early(self, worker: Worker) -> str:
+        script = self._config.script
+        if not worker.attached_once:
+            return (
+                f"{script} ended without ever calling reknit.join(): add `job = reknit.join()` before the training loop"
+            )
+        return f"{worker.worker_id} exited with code 0 before its training loop was done: don't exit inside the loop"
+
+
+def environment_of_workers(config: Config, socket_path: str) -> dict[str, Any]:
+    """What every worker of this host finds in its environment."""
+    return {
+        "REKNIT_SOCKET": socket_path,
+        "REKNIT_ADDRESS": config.address,
+        "REKNIT_LEASE_SECONDS": str(config.ladder.lease),
+    }
