@@ -240,7 +240,7 @@ class Collectives(ABC):
         splits = [one.numel() for one in outputs], [one.numel() for one in inputs]
 
         def spread() -> None:
-            for output, part in zip(outputs, received.split(splits[0]), strict=True):
+            for output, part in zip(outputs, torch.split(received, splits[0]), strict=True):
                 _copy(output, part.view(output.shape))
 
         return self._start(

@@ -266,9 +266,10 @@ class _GlooStore(Store):
         self._together = together
         self._known: dict[str, bytes] = {}
 
-    def set(self, key: str, value: bytes) -> None:
+    def set(self, key: str, value: bytes | str) -> None:
         """Announce a value to the other members."""
-        self._client.set(key, bytes(value))
+        assert isinstance(value, bytes)
+        self._client.set(key, value)
 
     def wait(self, keys: list[str], timeout: datetime.timedelta | None = None) -> None:
         """Wait until the keys are there.  `timeout` is not used: the build has one deadline for all of them."""

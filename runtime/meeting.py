@@ -73,6 +73,10 @@ class MeetingPoint:
         self._thread = threading.Thread(target=self._serve, name="reknit-meeting", daemon=True)
         self._thread.start()
 
+    def keys(self, prefix: str) -> list[str]:
+        """The keys that members have announced under a prefix and that stand at this moment.  From any thread."""
+        return [key for key in list(self._values) if key.startswith(f"{prefix}/")]
+
     def close(self) -> None:
         """Stop listening, drop every connection, join the thread.  Idempotent."""
         if self._closing:

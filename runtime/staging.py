@@ -17,15 +17,16 @@ GLOO_COPIES_CUDA = frozenset({"all_reduce", "broadcast", "reduce", "all_gather",
 
 @dataclass(frozen=True)
 class Staged:
-    """A tensor, and the one that gloo works on in its stead: often the same."""
+    """A tensor, and the one that gloo works on in its stead: often the same memory."""
 
     original: torch.Tensor
     working: torch.Tensor
+    copied: bool
 
     def bring_back(self) -> None:
         """Copy the result into the original."""
-        if self.working is not self.original:
-            self.original.copy_(self.working)
+        if self.copied:
+            self.original.detach().copy_(self.working)
 
 
 def takes(operation: str, tensor: torch.Tensor) -> bool:
@@ -37,14 +38,14 @@ def takes(operation: str, tensor: torch.Tensor) -> bool:
 def stage(operation: str, tensor: torch.Tensor, *, copy_in: bool = True) -> Staged:
     """The tensor as gloo takes it.  With `copy_in=False` the contents do not matter: it is only written to."""
     if takes(operation, tensor):
-        return Staged(tensor, tensor.detach())
+        return Staged(tensor, tensor.detach(), copied=False)
     if tensor.device.type == "cpu" or operation in GLOO_COPIES_CUDA:
         working = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     else:
         working = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
     if copy_in:
         working.copy_(tensor.detach())
-    return Staged(tensor, working)
+    return Staged(tensor, working, copied=True)
 
 
 def stage_all(operation: str, tensors: Sequence[torch.Tensor], *, copy_in: bool = True) -> list[Staged]:

@@ -1,0 +1,322 @@
+"""A process for test_communicator: does what it is told on standard input, one JSON object a line, and answers alike.
+
+Commands run one after the other on the main thread, where they may block for ever; those with `"at_once"` run on the
+reading thread beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from reknit.runtime import meeting, staging
+from reknit.runtime.communicator import Communicator
+from reknit.runtime.errors import CommunicatorError, Interrupted
+from reknit.runtime.meeting import MeetingPoint
+
+torch.set_num_threads(1)
+takes = staging.takes
+groups: dict[str, Communicator] = {}
+cancellations: dict[str, threading.Event] = {}
+meetings: list[MeetingPoint] = []
+
+
+def say(**answer: Any) -> None:
+    print(json.dumps(answer), flush=True)
+
+
+def connect(name: str, address: list[Any], rank: int, size: int, timeout_s: float = 20, host: str = "127.0.0.1") -> Any:
+    groups[name] = Communicator.connect(
+        (address[0], address[1]),
+        name,
+        rank,
+        size,
+        timeout_s=timeout_s,
+        hostname=host,
+        cancelled=cancellations.setdefault(name, threading.Event()),
+    )
+
+
+def connect_all(names: list[str], **arguments: Any) -> Any:
+    """Build several groups at the same time, each on a thread."""
+    threads = [threading.Thread(target=connect, args=(name,), kwargs=arguments) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def cancel(name: str) -> Any:
+    cancellations.setdefault(name, threading.Event()).set()
+
+
+def announce_but_never_connect(**arguments: Any) -> Any:
+    """Publish the own address like a member that dies before it connects, and stay there."""
+
+    def stall(client: meeting.MeetingClient, keys: list[str]) -> list[bytes]:
+        say(begun=True)
+        threading.Event().wait()
+        raise AssertionError
+
+    meeting.MeetingClient.get = stall  # type: ignore[method-assign]
+    connect(**arguments)
+
+
+def serve() -> Any:
+    meetings.append(MeetingPoint())
+    return meetings[-1].address
+
+
+def interrupt(name: str) -> Any:
+    groups[name].interrupt()
+
+
+def close(name: str) -> Any:
+    groups.pop(name).close()
+
+
+def all_reduce(name: str, value: float = 1.0, op: str = "sum") -> Any:
+    tensor = torch.full((4,), value)
+    groups[name].all_reduce(tensor, op)
+    return tensor.tolist()
+
+
+def all_reduce_until_it_fails(name: str, elements: int = 1000) -> Any:
+    say(begun=True)
+    while True:
+        groups[name].all_reduce(torch.ones(elements))
+
+
+def wait_for_future(name: str) -> Any:
+    """A gradient reducer's way: chain on the future, and turn what is in it into Interrupted."""
+    ended = threading.Event()
+    outcome: list[BaseException | None] = []
+
+    def done(future: torch.futures.Future[list[torch.Tensor]]) -> None:
+        try:
+            future.value()
+            outcome.append(None)
+        except RuntimeError as error:
+            outcome.append(groups[name].failed("all_reduce", error))
+        ended.set()
+
+    groups[name].all_reduce_future(torch.ones(10)).add_done_callback(done)
+    say(begun=True)
+    ended.wait()
+    if outcome[0] is not None:
+        raise outcome[0]
+
+
+def pending_work(name: str) -> Any:
+    """Start operations, close the group under them, and wait for them only then."""
+    group = groups[name]
+    works = [group.all_reduce(torch.ones(10), asynchronous=True), group.irecv(torch.ones(10), 1 - group.rank)]
+    future = group.all_reduce(torch.ones(10), asynchronous=True).future()
+    group.close()
+    failed = 0
+    for wait in [*(work.wait for work in works), future.wait]:
+        try:
+            wait()
+        except Interrupted:
+            failed += 1
+    return failed
+
+
+def peers_gone(name: str) -> Any:
+    return groups[name].peers_gone()
+
+
+def resources() -> Any:
+    return {"descriptors": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task"))}
+
+
+def listening_ports() -> Any:
+    ports = []
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        try:
+            borrowed = socket.socket(fileno=descriptor)
+        except OSError:
+            continue
+        if borrowed.family == socket.AF_INET and borrowed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            ports.append(borrowed.getsockname()[1])
+        borrowed.detach()
+    return ports
+
+
+def keepalive_options(name: str) -> Any:
+    """(keepalive, idle, interval, probes, user timeout) of each connection of the group."""
+    group = groups[name]._group
+    assert group is not None
+    options = [
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+    ]
+    return [[one.socket.getsockopt(*option) for option in options] for one in group._connections]
+
+
+def wrong_arguments(name: str) -> Any:
+    """How many of some calls that cannot be right are refused; the group must still work afterwards."""
+    group, one = groups[name], torch.ones(3)
+    calls: list[Callable[[], Any]] = [
+        lambda: group.all_reduce(one, "xor"),
+        lambda: group.all_reduce(torch.ones(3, dtype=torch.int64), "avg"),
+        lambda: group.all_reduce(torch.ones(3, dtype=torch.int16)),
+        lambda: group.broadcast(one, group.size),
+        lambda: group.send(one, group.rank),
+        lambda: group.recv(one, -1),
+        lambda: group.all_gather([one], torch.ones(3)),
+        lambda: group.all_gather([torch.ones(2)] * group.size, one),
+        lambda: group.all_gather([torch.ones(3, dtype=torch.float64)] * group.size, one),
+        lambda: group.all_gather_into_tensor(torch.ones(7), one),
+        lambda: group.gather(one, [one] * group.size, (group.rank + 1) % group.size),
+        lambda: group.scatter(one, None, group.rank),
+    ]
+    refused = 0
+    for call in calls:
+        try:
+            call()
+        except CommunicatorError as error:
+            refused += not isinstance(error, Interrupted)
+    return [refused, len(calls)]
+
+
+def collectives(name: str, stage_everything: bool = False) -> Any:
+    """Every operation against what it must give; returns the names of those that gave something else."""
+    staging.takes = (lambda operation, tensor: False) if stage_everything else takes
+    group = groups[name]
+    rank, size = group.rank, group.size
+    wrong: list[str] = []
+
+    def ones(value: float, *shape: int) -> torch.Tensor:
+        return torch.full(shape or (2, 3), float(value))
+
+    def check(what: str, got: torch.Tensor, wanted: torch.Tensor | float) -> None:
+        wanted = wanted if isinstance(wanted, torch.Tensor) else torch.full_like(got, wanted)
+        if got.shape != wanted.shape or not torch.equal(got, wanted):
+            wrong.append(f"{what}: {got.tolist()} is not {wanted.tolist()}")
+
+    ranks = range(size)
+    reductions = {
+        "sum": sum(r + 2.0 for r in ranks),
+        "avg": sum(r + 2.0 for r in ranks) / size,
+        "product": float(torch.tensor([r + 2.0 for r in ranks]).prod()),
+        "min": 2.0,
+        "max": size + 1.0,
+    }
+    group.barrier()
+    for op, wanted in reductions.items():
+        check(f"all_reduce {op}", run(group.all_reduce, tensor := ones(rank + 2), op, of=tensor), wanted)
+        got = run(group.reduce, tensor := ones(rank + 2), size - 1, op, of=tensor)
+        if rank == size - 1:
+            check(f"reduce {op}", got, wanted)
+        inputs = [ones(rank + 2 + 10 * r) for r in ranks]
+        output = run(group.reduce_scatter, tensor := ones(0), inputs, op, of=tensor)
+        every = torch.tensor([r + 2.0 + 10 * rank for r in ranks])
+        by_op = {"sum": every.sum(), "avg": every.sum() / size, "product": every.prod(), "min": every.min()}
+        check(f"reduce_scatter {op}", output, float(by_op.get(op, every.max())))
+    for source in ranks:
+        check("broadcast", run(group.broadcast, tensor := ones(rank), source, of=tensor), source)
+        inputs = [ones(100 * source + r) for r in ranks] if rank == source else None
+        check("scatter", run(group.scatter, tensor := ones(-1), inputs, source, of=tensor), 100 * source + rank)
+        outputs = [ones(-1) for _ in ranks] if rank == source else None
+        run(group.gather, ones(rank), outputs, source)
+        for r, output in enumerate(outputs or []):
+            check("gather", output, r)
+    outputs = [ones(-1) for _ in ranks]
+    run(group.all_gather, outputs, ones(rank))
+    for r, output in enumerate(outputs):
+        check("all_gather", output, r)
+    output = run(group.all_gather_into_tensor, tensor := ones(-1, 2 * size, 3), ones(rank), of=tensor)
+    check("all_gather_into_tensor", output, torch.cat([ones(r) for r in ranks]))
+    # Rank a sends rank b a matrix of a + 1 by b + 1.
+    outputs = [ones(-1, r + 1, rank + 1) for r in ranks]
+    run(group.all_to_all, outputs, [ones(10 * rank + r, rank + 1, r + 1) for r in ranks])
+    for r, output in enumerate(outputs):
+        check("all_to_all", output, 10 * r + rank)
+    # Columns of a matrix are not contiguous.
+    matrix = torch.zeros(3, size + 1)
+    matrix[:, rank] = rank + 1
+    group.all_reduce(matrix[:, 0])
+    check("all_reduce of a column", matrix[:, 0], 1.0)
+    parameter = torch.nn.Parameter(ones(rank))
+    group.broadcast(parameter, 0)
+    check("broadcast of a parameter", parameter.detach(), 0.0)
+    check("all_reduce_future", group.all_reduce_future(ones(rank + 2)).wait()[0], reductions["sum"])
+    future = group.all_reduce(tensor := ones(rank + 2), "avg", asynchronous=True).future()
+    future.wait()
+    check("all_reduce's future", tensor, reductions["avg"])
+    for a in ranks:
+        for b in ranks:
+            if rank == a != b:
+                group.send(ones(10 * a + b), b, tag=7)
+                work = group.isend(ones(10 * a + b)[:, :2], b)
+                work.wait()
+                assert work.is_completed()
+            if rank == b != a:
+                group.recv(tensor := ones(-1), a, tag=7)
+                check("recv", tensor, 10 * a + b)
+                work = group.irecv(tensor := ones(-1, 2, 2), a)
+                work.wait()
+                check("irecv", tensor, 10 * a + b)
+    group.barrier(asynchronous=True).wait()
+    return wrong
+
+
+def run(operation: Any, *arguments: Any, of: torch.Tensor | None = None) -> Any:
+    """Each operation once blocking, and once more, from the same inputs, asynchronous."""
+    before = of.clone() if of is not None else None
+    operation(*arguments)
+    if of is None or before is None:
+        return None
+    blocking = of.clone()
+    of.copy_(before)
+    operation(*arguments, asynchronous=True).wait()
+    assert torch.equal(blocking, of) or operation.__name__ == "reduce"
+    return of
+
+
+def obey(command: dict[str, Any]) -> None:
+    action, arguments = globals()[command["do"]], command.get("with", {})
+    started = time.monotonic()
+    try:
+        result = action(**arguments)
+    except CommunicatorError as error:
+        kind, peers = type(error).__name__, list(getattr(error, "peers", ()))
+        say(error=kind, message=str(error), peers=peers, seconds=time.monotonic() - started, t=time.monotonic())
+    else:
+        say(done=command["do"], result=result, seconds=time.monotonic() - started, t=time.monotonic())
+
+
+def main() -> None:
+    commands: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            command = json.loads(line)
+            if command.get("at_once"):
+                obey(command)
+            else:
+                commands.put(command)
+        # Nobody is there any more to want anything of this process.
+        os._exit(0)
+
+    threading.Thread(target=read, daemon=True).start()
+    say(begun=True)
+    while (command := commands.get()) is not None:
+        obey(command)
+
+
+if __name__ == "__main__":
+    main()
