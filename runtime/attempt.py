@@ -71,7 +71,7 @@ class Attempt:
         formation = self._job.recovery.formation
         if not isinstance(error, RuntimeError) or isinstance(error, ReknitError) or formation is None:
             return False
-        until = time.monotonic() + (BLAME_SECONDS if formation.group is not None else 0)
+        until = time.monotonic() + (BLAME_SECONDS if len(formation.identity.names) > 1 else 0)
         while not (formation.lost_a_member() or (self._groups is not None and self._groups.urgent)):
             if time.monotonic() > until:
                 return False
@@ -128,6 +128,7 @@ class Attempt:
         assert groups.rounds is not None
         known = torch.tensor([self._job.recovery.known], dtype=torch.int64)
         groups.data.all_reduce(known, "min")
+        injection.reach("half voted", self._job.state.step)
         return min(words[0] for words in groups.rounds.say((int(known.item()),)))
 
 

@@ -50,7 +50,7 @@ class FormationId:
 
 @dataclass
 class Formation:
-    """A replica's own groups.  `group` is None for a replica of one, which has nobody to talk to."""
+    """A replica's own groups.  `communicator` is what is under `group` with gloo and two members or more."""
 
     identity: FormationId
     rank: int
@@ -71,7 +71,7 @@ class Formation:
         self.ended = True
         if self.communicator is not None:
             self.communicator.interrupt()
-        elif self.group is not None:
+        elif self.group is not None and len(self.identity.names) > 1:
             _abort(self.group)
 
     def end(self) -> None:
@@ -115,6 +115,10 @@ def adopt(communicator: Communicator) -> dist.ProcessGroup:
         dist.init_process_group(BACKEND, store=dist.HashStore(), rank=communicator.rank, world_size=communicator.size)
     finally:
         _adopting.clear()
+    return _world()
+
+
+def _world() -> dist.ProcessGroup:
     group = dist.group.WORLD
     assert group is not None
     return group
@@ -144,8 +148,9 @@ def form(
     """Make the groups of a formation in `generation`.  `connect` builds an interruptible gloo group on a prefix; raises Interrupted."""
     identity = FormationId.of(replica)
     prefix = f"formation/{generation}/{replica.slot}"
-    if len(replica.places) == 1:
-        return Formation(identity, rank, None, None)
+    if len(replica.places) == 1:  # nobody to talk to, but pipelines and scripts expect a default group
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        return Formation(identity, rank, _world(), None)
     if backend == "nccl":
         dist.init_process_group(
             "nccl",
@@ -155,9 +160,7 @@ def form(
             timeout=datetime.timedelta(seconds=timeout_s),
             device_id=device,
         )
-        group = dist.group.WORLD
-        assert group is not None
-        return Formation(identity, rank, group, None)
+        return Formation(identity, rank, _world(), None)
     communicator = connect(prefix)
     try:
         return Formation(identity, rank, adopt(communicator), communicator)
