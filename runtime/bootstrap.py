@@ -58,8 +58,8 @@ def run_script(argv: Sequence[str]) -> None:
 
 def use_line_buffered_streams() -> None:
     """Make sys.stdout and sys.stderr send each line when it is complete, and survive the loss of their reader."""
-    sys.stdout = sys.__stdout__ = _stream(1, "strict")  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _stream(2, "backslashreplace")  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _Stream(1, "strict")  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _Stream(2, "backslashreplace")  # type: ignore[misc]
 
 
 def become_fresh() -> None:
@@ -80,22 +80,35 @@ def become_fresh() -> None:
             torch.set_num_threads(int(threads))
 
 
-class _Survivor(io.FileIO):
-    """A descriptor that becomes /dev/null when its reader is gone."""
+class _Stream(io.TextIOWrapper):
+    """Standard output or error; once its reader is gone, its descriptor becomes /dev/null.
 
-    def write(self, data: Any, /) -> int:
+    The error is caught at this level, not in a raw stream: there, an exception from a signal handler would come between
+    the write and the buffer's note of it, and the text would be written twice.
+    """
+
+    def __init__(self, descriptor: int, errors: str) -> None:
+        raw = io.FileIO(descriptor, "w", closefd=False)
+        super().__init__(io.BufferedWriter(raw), encoding="utf-8", errors=errors, line_buffering=True)
+
+    def write(self, text: str, /) -> int:
         try:
-            return super().write(data)
+            return super().write(text)
         except BrokenPipeError:
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, self.fileno())
-            os.close(null)
-            return memoryview(data).nbytes
+            self._discard_from_now_on()
+            return len(text)
 
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except BrokenPipeError:
+            self._discard_from_now_on()
+            super().flush()
 
-def _stream(descriptor: int, errors: str) -> io.TextIOWrapper:
-    raw = _Survivor(descriptor, "w", closefd=False)
-    return io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", errors=errors, line_buffering=True)
+    def _discard_from_now_on(self) -> None:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self.fileno())
+        os.close(null)
 
 
 def _become_main(script: str) -> types.ModuleType:

@@ -19,74 +19,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
-from reknit.rendezvous.errors import ReknitError
 from reknit.runtime.bootstrap import command
 from reknit.runtime.output import OutputPump, print_with_prefix
 from reknit.runtime.restart import describe_exit
 from reknit.runtime.warm import NEVER_BEGAN, kill_group
 from reknit.runtime.warm_handle import WarmHandle
+from reknit.runtime.worker_process import Exited, Failed, Started, SupervisorError, SupervisorEvent, WorkerProcess
 
 WARM_MODULES = ("torch", "torch._dynamo")
 _WARM_TRIES = 3
 _STATUS_SECONDS = 2.0
 
+__all__ = ["Exited", "Failed", "Started", "Supervisor", "SupervisorError", "SupervisorEvent"]
+
 _log = logging.getLogger(__name__)
-
-
-class SupervisorError(ReknitError):
-    """A worker cannot be started as asked."""
-
-
-@dataclass(frozen=True)
-class Started:
-    """The worker's process is there and about to run the script."""
-
-    worker_id: str
-    pid: int
-
-
-@dataclass(frozen=True)
-class Exited:
-    """The worker's process is dead and its output forwarded.
-
-    `returncode` is as in `subprocess`; None if nobody can know it.  `pid` is None if it was stopped before it began.
-    """
-
-    worker_id: str
-    pid: int | None
-    returncode: int | None
-    lived_seconds: float
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The worker could not be started, and trying again would not help."""
-
-    worker_id: str
-    reason: str
-
-
-SupervisorEvent = Started | Exited | Failed
-
-
-@dataclass(eq=False)
-class _Worker:
-    worker_id: str
-    argv: list[str]
-    environment: dict[str, str]
-    folder: str
-    requested: bool = False  # asked of the warm process, which has not answered yet
-    requests: int = 0
-    go: int = -1
-    pid: int | None = None
-    pidfd: int = -1
-    process: subprocess.Popen[bytes] | None = None  # if exec'ed
-    warm_pid: int | None = None  # the warm process that will report the exit status
-    began: float = 0.0
-    stopping: bool = False
-    descriptors: list[int] = field(default_factory=list)  # the pipes' writing ends, until the worker has them
 
 
 class Supervisor:
@@ -109,8 +56,8 @@ class Supervisor:
         self._warm = WarmHandle(modules, self._output.attach) if warm else None
         self._broken = ""  # why no worker can be started at all
         self._lock = threading.Lock()  # guards _workers and their pidfds, for callers on other threads
-        self._workers: dict[str, _Worker] = {}
-        self._queue: list[_Worker] = []  # waiting for the warm process
+        self._workers: dict[str, WorkerProcess] = {}
+        self._queue: list[WorkerProcess] = []  # waiting for the warm process
         self._commands: list[Callable[[], None]] = []
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._timer_numbers = itertools.count()
@@ -142,9 +89,7 @@ class Supervisor:
         `Started` or `Failed` follows, after the warm process is ready; later `Exited`.  Raises SupervisorError if a
         worker of this name has not exited yet, or the supervisor is closing.
         """
-        worker = _Worker(
-            worker_id, list(argv), {**os.environ, **(environment or {})}, folder if folder is not None else os.getcwd()
-        )
+        worker = WorkerProcess(worker_id, list(argv), {**os.environ, **(environment or {})}, folder or os.getcwd())
         with self._lock:
             if self._closing:
                 raise SupervisorError(f"worker {worker_id} cannot be started: the supervisor is closing")
@@ -324,7 +269,7 @@ class Supervisor:
 
     # ------------------------------------------------------------------ one worker
 
-    def _launch(self, worker: _Worker) -> None:
+    def _launch(self, worker: WorkerProcess) -> None:
         if self._workers.get(worker.worker_id) is not worker:
             return  # stopped while it waited
         if self._broken:
@@ -344,7 +289,7 @@ class Supervisor:
         else:
             self._request(worker, self._warm)
 
-    def _request(self, worker: _Worker, warm: WarmHandle) -> None:
+    def _request(self, worker: WorkerProcess, warm: WarmHandle) -> None:
         worker.requests += 1
         if worker.requests > _WARM_TRIES:
             self._fail(worker, f"the warm process died {_WARM_TRIES} times when it was asked to start it")
@@ -360,7 +305,7 @@ class Supervisor:
         finally:
             os.close(reader)
 
-    def _exec(self, worker: _Worker) -> None:
+    def _exec(self, worker: WorkerProcess) -> None:
         try:
             worker.process = subprocess.Popen(
                 command(sys.executable, "bootstrap", worker.argv),
@@ -391,8 +336,8 @@ class Supervisor:
         os.close(go)
         self._watch(worker, pid, pidfd)
 
-    def _watch(self, worker: _Worker, pid: int, pidfd: int) -> None:
-        self._close_descriptors(worker)
+    def _watch(self, worker: WorkerProcess, pid: int, pidfd: int) -> None:
+        worker.close_descriptors()
         worker.began = time.monotonic()
         with self._lock:
             worker.pid, worker.pidfd = pid, pidfd
@@ -400,7 +345,7 @@ class Supervisor:
         if not worker.stopping:
             self._tell(Started(worker.worker_id, pid))
 
-    def _died(self, worker: _Worker) -> None:
+    def _died(self, worker: WorkerProcess) -> None:
         self._selector.unregister(worker.pidfd)
         assert worker.pid is not None
         if worker.process is not None:
@@ -413,7 +358,7 @@ class Supervisor:
             kill_group(worker.pid)
             self._bury(worker, None)
 
-    def _bury(self, worker: _Worker, returncode: int | None) -> None:
+    def _bury(self, worker: WorkerProcess, returncode: int | None) -> None:
         if self._workers.get(worker.worker_id) is not worker:
             return
         lived = time.monotonic() - worker.began
@@ -424,24 +369,19 @@ class Supervisor:
         self._remove(worker)
         self._tell(Exited(worker.worker_id, pid, returncode, lived))
 
-    def _fail(self, worker: _Worker, reason: str) -> None:
-        self._close_descriptors(worker)
+    def _fail(self, worker: WorkerProcess, reason: str) -> None:
+        worker.close_descriptors()
         self._output.finish(worker.worker_id)
         self._remove(worker)
         self._tell(Failed(worker.worker_id, f"worker {worker.worker_id} cannot be started: {reason}"))
 
-    def _remove(self, worker: _Worker) -> None:
+    def _remove(self, worker: WorkerProcess) -> None:
         with self._empty:
             del self._workers[worker.worker_id]
             if worker.pidfd >= 0:
                 os.close(worker.pidfd)
                 worker.pidfd = -1
             self._empty.notify_all()
-
-    def _close_descriptors(self, worker: _Worker) -> None:
-        for descriptor in worker.descriptors:
-            os.close(descriptor)
-        worker.descriptors = []
 
     def _stop_all(self, grace_seconds: float) -> None:
         for worker_id in list(self._workers):
@@ -462,15 +402,15 @@ class Supervisor:
             self.signal(worker_id, signal.SIGTERM)
             self._later(grace_seconds, lambda: self._kill(worker))
 
-    def _cancel(self, worker: _Worker) -> None:
+    def _cancel(self, worker: WorkerProcess) -> None:
         """Stop a worker that no process runs yet."""
         if worker in self._queue:
             self._queue.remove(worker)
-        self._close_descriptors(worker)
+        worker.close_descriptors()
         self._remove(worker)
         self._tell(Exited(worker.worker_id, None, -int(signal.SIGTERM), 0.0))
 
-    def _kill(self, worker: _Worker) -> None:
+    def _kill(self, worker: WorkerProcess) -> None:
         if self._workers.get(worker.worker_id) is worker and worker.pid is not None:
             self.signal(worker.worker_id, signal.SIGKILL)
             kill_group(worker.pid)

@@ -13,6 +13,7 @@ environment, folder; with descriptors for stdout, stderr and go}.  A forked work
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import importlib
 import os
@@ -31,6 +32,7 @@ from reknit.runtime.packets import receive_packet, send_packet
 # What a warm process must not do while it imports, as environment variables: start BLAS threads, and initialise CUDA
 # only to count devices.
 IMPORT_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+_CUDA_ERROR_NOT_INITIALIZED = 3
 NEVER_BEGAN = 128 + signal.SIGTERM
 
 
@@ -71,14 +73,21 @@ def unforkable() -> str:
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
         return f"the imported modules started {threads - 1} threads"
+    if _cuda_is_initialised():
+        return "the imported modules initialised CUDA"
     for name in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:
-            continue
-        if target.startswith(("/dev/nvidia", "/dev/kfd")):
-            return f"the imported modules opened the GPU ({target})"
+        if os.path.realpath(f"/proc/self/fd/{name}") == "/dev/kfd":
+            return "the imported modules initialised ROCm"
     return ""
+
+
+def _cuda_is_initialised() -> bool:
+    """Ask the driver, if it is loaded at all; open device files would say nothing, since merely counting opens them."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return False
+    return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _CUDA_ERROR_NOT_INITIALIZED)
 
 
 class _Forker:
