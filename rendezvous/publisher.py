@@ -53,7 +53,7 @@ class Publisher:
         entry = self._store.get(self._keys.head, timeout=self._timeout)
         self._mod_revision = 0 if entry is None else entry.mod_revision
         head = None if entry is None else self._rejected.read(entry, decode_head)
-        reported = max((max(m.ready, m.left, m.incomplete, m.torn) for m in members), default=0)
+        reported = newest_reported(members)
         known = max(reported, self.plan.generation if self.plan is not None else 0)
         if entry is None or head is None or head.generation < known:
             self._recover(members, reported)
@@ -167,6 +167,11 @@ class Publisher:
         if not result.succeeded:
             raise Deposed("the leader key or the plan has changed in between; nothing was written")
         return result.revision
+
+
+def newest_reported(members: Sequence[Member]) -> int:
+    """The newest generation that any member has seen, 0 for none."""
+    return max((max(m.ready, m.left, m.incomplete, m.torn) for m in members), default=0)
 
 
 def unknown_places(generation: int, head: Head | None, members: Sequence[Member]) -> Plan:

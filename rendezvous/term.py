@@ -18,8 +18,8 @@ from reknit.rendezvous.codec import decode_spec
 from reknit.rendezvous.errors import Deposed, StoreError, StoreUnavailable
 from reknit.rendezvous.keys import Assignment
 from reknit.rendezvous.places import Candidate
-from reknit.rendezvous.plan import Observed, Outcome, Patience, candidate, history, next_plan
-from reknit.rendezvous.publisher import NOTHING, Publisher
+from reknit.rendezvous.plan import Observed, Outcome, Patience, candidate, history, next_plan, runs
+from reknit.rendezvous.publisher import NOTHING, Publisher, newest_reported
 from reknit.rendezvous.records import FINISHED, LOST, Name, Plan, Spec
 from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.roster import Roster
@@ -159,8 +159,9 @@ class Term:
 
     def _step(self, now: float, spec: Spec) -> None:
         observed = self.roster.fitting(spec.axes.size)
-        if not self._loaded:
-            self.publisher.load([o.member for o in observed])
+        members = [o.member for o in observed]
+        if not self._loaded or newest_reported(members) > (self.publisher.plan or NOTHING).generation:
+            self.publisher.load(members)
             self._loaded = True
         previous = self.publisher.plan or NOTHING
         if not self._sound(previous, spec):
@@ -180,9 +181,11 @@ class Term:
     def _sound(self, plan: Plan, spec: Spec) -> bool:
         sizes = {len(replica.places) for replica in plan.replicas} - {spec.axes.size}
         if sizes:
-            self.waiting_for = f"the spec's axes make replicas of {spec.axes.size}, but the job runs with {sizes}"
-            logger.error("cannot lead: %s; put the job's own axes back into its spec", self.waiting_for)
             self._again = None
+            why = f"the spec's axes make replicas of {spec.axes.size}, but the job runs with {sizes}: put them back"
+            if why != self.waiting_for:
+                logger.error("cannot lead: %s", why)
+            self.waiting_for = why
         return not sizes
 
     def _held_back(self, previous: Plan, observed: Sequence[Observed], now: float) -> bool:
@@ -227,13 +230,14 @@ class Term:
 
     def _restart(self, previous: Plan, observed: Sequence[Observed], spec: Spec, now: float) -> Outcome | None:
         """Ask members that fit nowhere, but would if they were fresh, to start afresh; once each, after `detect`."""
-        running = previous.state not in (FINISHED, LOST) and previous.generation > 0
-        placed = [o.member for o in observed if o.member.name in previous.names]
-        if not running or any(m.ready < previous.generation or m.finished for m in placed):
+        members = [o.member for o in observed]
+        if previous.state in (FINISHED, LOST) or any(m.finished for m in members if m.name in previous.names):
             return None
         candidates = self._candidates(previous, observed)
         given = self._given_to(candidates, spec.axes.size)
         over = surplus(candidates, previous.names, given, spec.wanted, spec.axes.size)
+        if not runs(previous, members):  # who had a place may still hold the only copy of a state
+            over = () if previous.replicas else tuple(name for name in over if name not in history(previous))
         over = tuple(name for name in over if name not in self._asked)
         if over != self._surplus[0]:
             self._surplus = (over, now + self._detect)

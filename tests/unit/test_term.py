@@ -1,0 +1,152 @@
+"""A leader's steps, driven one by one with times of the test's choice."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from reknit.rendezvous.codec import encode_member, encode_spec
+from reknit.rendezvous.keys import Keys
+from reknit.rendezvous.memory import MemoryStore
+from reknit.rendezvous.plan import Patience
+from reknit.rendezvous.publisher import Publisher
+from reknit.rendezvous.records import LOST, Axes, Member, Spec
+from reknit.rendezvous.rejected import Rejected
+from reknit.rendezvous.store import Snapshot
+from reknit.rendezvous.term import Term
+
+KEYS = Keys("job")
+
+
+class Tenure:
+    def __init__(self) -> None:
+        self.deadline = math.inf
+        self.settled = 0.0
+
+    def sure(self, now: float) -> bool:
+        return now < self.deadline
+
+    def settles(self, now: float) -> float:
+        return self.settled
+
+
+class Desk:
+    """A term with its store, and the members that a test puts there."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.store = MemoryStore()
+        self.tenure = Tenure()
+        rejected = Rejected(logging.getLogger("test"))
+        revision = self.store.put(KEYS.leader, b"me")
+        self.term = Term(
+            revision, Publisher(self.store, KEYS, revision, rejected, 1.0), rejected, self.tenure, Patience(), 5.0
+        )
+        self.store.put(KEYS.spec, encode_spec(spec))
+        self.term.on_spec(self.store.list(KEYS.spec), 0.0)
+
+    def look(self, now: float, *members: Member) -> int:
+        """Look at these members at this time, as often as the leader does; return the newest generation."""
+        self.store.delete_prefix(KEYS.members)
+        for member in members:
+            self.store.put(KEYS.member(member.worker_id), encode_member(member))
+        self.term.on_members(self.store.list(KEYS.members), now)
+        for _ in range(3):
+            self.term.look(now)
+        return self.term.publisher.plan.generation if self.term.publisher.plan else 0
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk(Spec(Axes(), 1, 3))
+
+
+def member(number: int, **known: Any) -> Member:
+    fields: dict[str, Any] = {"coordinate": 0, "built": True, **known}
+    return Member(f"w{number}", "i", "agent", "host", f"127.0.0.1:{5000 + number}", **fields)
+
+
+ALL = tuple(member(number) for number in range(3))
+
+
+def test_the_same_members_make_no_second_plan(desk: Desk) -> None:
+    assert desk.look(1.0, *ALL) == 1
+    assert desk.look(2.0, *ALL) == 1
+    assert desk.look(1000.0, *ALL) == 1
+
+
+def test_a_member_that_vanishes_and_returns_between_two_looks_changes_nothing(desk: Desk) -> None:
+    desk.look(1.0, *ALL)
+    nothing = Snapshot((), 1, 1)
+    desk.term.on_members(nothing, 2.0)
+    assert desk.look(2.0, *ALL) == 1
+
+
+def test_missing_members_are_waited_for_until_the_store_has_settled(desk: Desk) -> None:
+    desk.look(1.0, *ALL)
+    desk.tenure.settled = math.inf
+    assert desk.look(2.0, ALL[0]) == 1
+    assert "w1, w2" in desk.term.waiting_for
+    desk.tenure.settled = 5.0
+    assert desk.look(3.0, ALL[0]) == 1
+    assert desk.look(4.0, ALL[0], ALL[1]) == 1
+    assert desk.look(5.0, ALL[0], ALL[1]) == 2
+    assert desk.term.publisher.plan is not None
+    assert desk.term.publisher.plan.reason == "lost w2"
+
+
+def test_when_all_are_back_nothing_is_waited_for(desk: Desk) -> None:
+    assert desk.look(1.0, *ALL[:2]) == 0  # more may follow
+    assert desk.look(1.6, *ALL[:2]) == 1
+    desk.tenure.settled = 100.0
+    assert desk.look(2.0, *ALL) == 2
+
+
+def test_nothing_is_published_once_the_lease_may_have_ended(desk: Desk) -> None:
+    desk.tenure.deadline = 2.0
+    assert desk.look(2.0, *ALL) == 0
+    assert not desk.store.list(KEYS.plans).entries
+    desk.tenure.deadline = 3.0
+    assert desk.look(2.5, *ALL) == 1
+
+
+def test_without_a_spec_nothing_is_planned_and_one_with_other_axes_is_not_taken(desk: Desk) -> None:
+    desk.look(1.0, *ALL)
+    desk.store.put(KEYS.spec, encode_spec(Spec(Axes(3), 1, 1)))
+    desk.term.on_spec(desk.store.list(KEYS.spec), 2.0)
+    assert desk.term.spec == Spec(Axes(), 1, 3)
+    desk.store.put(KEYS.spec, encode_spec(Spec(Axes(), 1, 3, desired=2)))
+    desk.term.on_spec(desk.store.list(KEYS.spec), 3.0)
+    assert desk.look(3.0, *ALL) == 2
+
+
+def test_a_new_leader_does_not_lead_with_axes_that_are_not_the_jobs(desk: Desk) -> None:
+    desk.look(1.0, *ALL)
+    desk.term.spec = Spec(Axes(3), 1, 1)
+    assert desk.look(2.0, *ALL) == 1
+    assert "put them back" in desk.term.waiting_for
+
+
+def test_a_lost_state_is_said_and_left_alone(desk: Desk) -> None:
+    spoiled = [replace(m, pristine=False) for m in ALL]
+    assert desk.look(1.0, *spoiled) == 1
+    left = [replace(m, pristine=False, incomplete=1, left=1) for m in ALL]
+    assert desk.look(2.0, *left) == 2
+    plan = desk.term.publisher.plan
+    assert plan is not None
+    assert plan.state == LOST
+    assert desk.look(100.0, *left, member(7, coordinate=None, built=False)) == 2
+    assert not desk.store.list(KEYS.assignments).entries
+
+
+def test_assignments_of_workers_that_are_gone_for_long_are_forgotten(desk: Desk) -> None:
+    desk.look(1.0, member(1, coordinate=None, built=False))
+    assert desk.store.get(KEYS.assignment("w1"))
+    desk.look(2.0)
+    assert desk.store.get(KEYS.assignment("w1"))
+    desk.look(50.0)
+    desk.look(100.0)
+    assert desk.store.get(KEYS.assignment("w1")) is None
