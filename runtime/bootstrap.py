@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+exited_in_failure = False  # whether the script called sys.exit with a code that says so, for atexit handlers to know
+
 # `python -c`, since `python -m` would put the working folder, with whatever modules lie in it, before the library.
 COMMAND = "import sys; sys.path[:1] == [''] and sys.path.pop(0); from reknit.runtime.{module} import main; main()"
 
@@ -50,7 +52,9 @@ def run_script(argv: Sequence[str]) -> None:
     module = _become_main(script)
     try:
         exec(compile(source, script, "exec", dont_inherit=True), module.__dict__)
-    except SystemExit:
+    except SystemExit as ending:
+        global exited_in_failure
+        exited_in_failure = ending.code not in (None, 0)
         raise
     except BaseException as error:
         _fail(error)

@@ -26,9 +26,9 @@ from typing import Any, Literal
 
 from reknit.runtime.listening import listen
 from reknit.runtime.messages import (
+    CHUNK,
     CONTROL,
     LIFELINE,
-    MAX_LINE,
     Greeting,
     LineReader,
     MessageError,
@@ -98,7 +98,7 @@ class Server:
         path: str | Path,
         on_event: Callable[[PeerEvent], None],
         *,
-        outbound_limit: int = 1 << 20,
+        outbound_limit: int = 4 << 20,
         hello_seconds: float = 10.0,
     ) -> None:
         self.path = Path(path)
@@ -219,7 +219,7 @@ class Server:
         """Read and handle up to `rounds` chunks; False once the connection has ended."""
         for _ in range(rounds):
             try:
-                data = connection.sock.recv(MAX_LINE)
+                data = connection.sock.recv(CHUNK)
                 for message in connection.reader.feed(data):
                     self._handle(connection, message)
             except BlockingIOError:

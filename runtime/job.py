@@ -22,6 +22,7 @@ import torch
 from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.parts import decode_view
 from reknit.rendezvous.records import FINISHED, LOST, Coordinate, Name
+from reknit.runtime import bootstrap
 from reknit.runtime.attempt import Attempt
 from reknit.runtime.data import Sampler, deal
 from reknit.runtime.errors import Interrupted
@@ -333,7 +334,7 @@ class Job:
     # ---------------------------------------------------------------- the end
 
     def _at_exit(self) -> None:
-        if _failed or self._ended is not None:
+        if _failed or bootstrap.exited_in_failure or self._ended is not None:
             return
         try:
             self._finish()

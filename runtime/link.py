@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from reknit.runtime.lifeline import Lifeline
-from reknit.runtime.messages import CONTROL, LIFELINE, MAX_LINE, IpcError, LineReader, MessageError, encode
+from reknit.runtime.messages import CHUNK, CONTROL, LIFELINE, MAX_LINE, IpcError, LineReader, MessageError, encode
 
 _KEPT_BYTES = 8 << 20
 _WELCOME_SECONDS = 5.0
@@ -215,7 +215,7 @@ class Link:
                     self._flush()
             if ready.get(sock.fileno(), 0) & ~select.POLLOUT:
                 try:
-                    data = sock.recv(MAX_LINE)
+                    data = sock.recv(CHUNK)
                     for message in reader.feed(data):
                         self._hand_on(message)
                 except BlockingIOError:

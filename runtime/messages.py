@@ -13,7 +13,8 @@ from typing import Any
 
 from reknit.rendezvous.errors import ReknitError
 
-MAX_LINE = 64 * 1024
+MAX_LINE = 1 << 20  # a data group of some thousand members fits into one message
+CHUNK = 64 * 1024  # bytes taken from a socket at once
 LIFELINE = "lifeline"
 CONTROL = "control"
 

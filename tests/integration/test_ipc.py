@@ -197,7 +197,7 @@ def test_a_second_agent_is_refused_and_a_dead_ones_socket_replaced(agent: Agent,
 
 @pytest.mark.parametrize(
     "said",
-    [b"rubbish\n", b"\xff" * 200_000, b'{"type":"step"}\n', b"[" * 60_000 + b"\n",
+    [b"rubbish\n", b"\xff" * 2_000_000, b'{"type":"step"}\n', b"[" * 60_000 + b"\n",
      encode({"type": "hello", "channel": "lifeline", "worker_id": "w9", "incarnation": "a"}) + b'{"type":"x"}\n',
      encode({"type": "hello", "channel": "control", "worker_id": "w9", "incarnation": "a"}) + b"rubbish\n"],
 )  # fmt: skip

@@ -60,14 +60,14 @@ def test_a_line_may_have_max_line_bytes_and_no_more() -> None:
     line = encode({"type": "a", "x": "y" * space})
     assert len(line) == MAX_LINE
     assert next(LineReader().feed(line))["x"] == "y" * space
-    with pytest.raises(MessageError, match="takes 65537 bytes"):
+    with pytest.raises(MessageError, match=f"takes {MAX_LINE + 1} bytes"):
         encode({"type": "a", "x": "y" * (space + 1)})
 
 
 def test_an_endless_line_is_refused_before_its_end() -> None:
     reader = LineReader()
     assert list(reader.feed(b"x" * (MAX_LINE - 1))) == []
-    with pytest.raises(MessageError, match="more than 65536 bytes"):
+    with pytest.raises(MessageError, match=f"more than {MAX_LINE} bytes"):
         list(reader.feed(b"x"))
 
 
