@@ -6,7 +6,7 @@ been elected decides as its predecessor would have.  DESIGN.md §4 and rules 2-5
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from reknit.rendezvous.places import Candidate, Places, choose_places, newest_complete, places_for
@@ -25,6 +25,7 @@ from reknit.rendezvous.records import (
     Version,
 )
 
+NAMED = 4  # a reason names so many workers at most
 WINDOWS = 4  # a stream of arrivals without a pause is cut after so many join windows
 
 
@@ -133,7 +134,7 @@ class _View:
             return None
         busy = [m.worker_id for m in self.placed if not m.finished and m.left < self.previous.generation]
         if busy:
-            return Outcome(None, f"{done[0].worker_id} has finished; waiting for {', '.join(busy)}")
+            return Outcome(None, f"{done[0].worker_id} has finished; waiting for {_some(busy)}")
         reason = f"all {len(self.placed)} members have finished"
         plan = replace(self._plan((), reason), state=FINISHED, former=(), placed=0, origin=0)
         return Outcome(plan, reason)
@@ -143,7 +144,7 @@ class _View:
         if not self.lost or self._settled():
             return None
         broken = max(past.placed for past in self.lost.values())
-        gone = ", ".join(sorted(str(name) for name in self.lost))
+        gone = _some(self.lost)
         return self._publish(self._choose(), f"lost {gone}", broken=broken)
 
     def _settled(self) -> bool:
@@ -162,7 +163,7 @@ class _View:
             return None
         silent = [m.worker_id for m in self.members if m.left < self._placed(m.name)]
         if silent:
-            return Outcome(None, f"the comparison of generation {head} is incomplete; waiting for {', '.join(silent)}")
+            return Outcome(None, f"the comparison of generation {head} is incomplete; waiting for {_some(silent)}")
         return self._repair()
 
     def _repair(self) -> Outcome:
@@ -222,9 +223,8 @@ class _View:
 
     def _change(self, places: Places) -> str:
         now = {name for replica in places for name in replica}
-        joined = sorted(str(name) for name in now - self.seated)
-        left = sorted(str(name) for name in self.seated - now)
-        parts = [f"{', '.join(joined)} joined" * bool(joined), f"{', '.join(left)} left" * bool(left)]
+        joined, left = now - self.seated, self.seated - now
+        parts = [f"{_some(joined)} joined" if joined else "", f"{_some(left)} left" if left else ""]
         return "; ".join(part for part in parts if part) or "places changed"
 
     # ---------------------------------------------------------------- making a plan
@@ -305,6 +305,12 @@ def runs(plan: Plan, members: Sequence[Member]) -> bool:
     return bool(plan.replicas) and plan.names <= ready
 
 
+def _some(names: Iterable[object]) -> str:
+    """The first few by name, and how many more: a reason is read by people, and everybody watches it."""
+    listed = sorted(str(name) for name in names)
+    return ", ".join(listed[:NAMED]) + f" and {len(listed) - NAMED} more" * (len(listed) > NAMED)
+
+
 def _newest_known(member: Member) -> int:
     return max(member.ready, member.left, member.incomplete, member.torn)
 
@@ -327,9 +333,11 @@ def assign_slots(before: Sequence[Replica], places: Places) -> list[int]:
     """A slot for each replica: its old one if it stands, else the free one with which it shares most members."""
     old = {replica.names: replica.slot for replica in before}
     slots = [old.get(names, -1) for names in places]
+    broken = [replica for replica in before if replica.slot not in slots]
+    free = sorted({*range(len(places)), *(replica.slot for replica in broken)}.difference(slots))
     for i, names in enumerate(places):
         if slots[i] < 0:
-            shared = {r.slot: len(set(r.names) & set(names)) for r in before}
-            free = [slot for slot in range(len(before) + len(places) + 1) if slot not in slots]
-            slots[i] = min(free, key=lambda slot: (-shared.get(slot, 0), slot))
+            shared = {replica.slot: len(set(replica.names) & set(names)) for replica in broken}
+            slots[i] = max(free, key=lambda slot: (shared.get(slot, 0), -slot)) if shared else free[0]
+            free.remove(slots[i])
     return slots

@@ -105,11 +105,11 @@ class Generation(Ground):
     def stands(self, s: State, w: Worker, i: int) -> bool:
         """Whether the newest plan that it knows holds this worker's formation unchanged."""
         mine, new = s.plans[w.cur - 1], s.plans[w.known - 1]
-        k = slot_of(mine, i)
-        return any(
-            places == mine.places[k] and (formed == mine.formed[k] or not self.rules.formed)
-            for places, formed in zip(new.places, new.formed, strict=True)
-        )
+        return any(self.is_formation(new, k, mine, slot_of(mine, i)) for k in range(len(new.places)))
+
+    def is_formation(self, a: Plan, k: int, b: Plan, n: int) -> bool:
+        """Whether two plans' replicas are one formation."""
+        return a.places[k] == b.places[n] and (a.formed[k] == b.formed[n] or not self.rules.formed)
 
     def worker_moves(self, s: State, i: int, w: Worker) -> Iterator[Move]:
         gen = self.groups_of(s, w.cur)
@@ -240,10 +240,11 @@ class Generation(Ground):
     def check_work(self, s: State, w: Worker, plan: Plan, k: int) -> None:
         for m in plan.places[k]:
             x = s.workers[m]
-            if x.life == UP and x.cur and x.cur != w.cur and plan.formed[k] <= x.cur:
-                pos = self.groups_of(s, x.cur).pos[m]
-                if pos >= 4 and pos % 4 == WORK:
-                    raise ViolationError(f"work of g{w.cur} meets work of g{x.cur} in one formation")
+            if x.life != UP or x.cur in (0, w.cur):
+                continue
+            other, pos = s.plans[x.cur - 1], self.groups_of(s, x.cur).pos[m]
+            if pos >= 4 and pos % 4 == WORK and self.is_formation(other, slot_of(other, m), plan, k):
+                raise ViolationError(f"work of g{w.cur} meets work of g{x.cur} in one formation")
 
     def set_out(self, s: State, i: int) -> State:
         """At the decided version."""
