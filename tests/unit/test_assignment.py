@@ -1,0 +1,103 @@
+"""Coordinates for fresh processes: as many replicas as possible, and no restart that is not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reknit.rendezvous.assignment import assign, possible_replicas, surplus
+from reknit.rendezvous.places import Candidate
+from reknit.rendezvous.records import Name
+
+
+def who(k: int) -> Name:
+    return Name(f"w{k:02}", "1")
+
+
+def company(*coordinates: int | None, draining: Sequence[int] = ()) -> list[Candidate]:
+    """Members w00, w01, …; None: a fresh process."""
+    return [Candidate(who(k), coordinate, draining=k in draining) for k, coordinate in enumerate(coordinates)]
+
+
+def best(coordinates: Sequence[int | None], wanted: int, size: int) -> int:
+    """By counting alone: how many replicas these members can make."""
+    free = sum(c is None for c in coordinates)
+    for replicas in range(wanted, 0, -1):
+        if sum(max(0, replicas - list(coordinates).count(c)) for c in range(size)) <= free:
+            return replicas
+    return 0
+
+
+def test_a_first_replica_is_given_coordinates_in_order() -> None:
+    assert assign(company(None, None, None, None), {}, 2, 2) == {who(0): 0, who(1): 1, who(2): 0, who(3): 1}
+
+
+def test_members_of_one_host_complete_one_replica() -> None:
+    people = [Candidate(who(k), host=f"h{k % 2}") for k in range(4)]
+    given = assign(people, {}, 2, 2)
+    assert {given[who(0)], given[who(2)]} == {0, 1}
+
+
+def test_a_hole_is_filled_and_who_is_not_needed_is_told_nothing() -> None:
+    assert assign(company(0, 1, 0, None, None), {}, 2, 2) == {who(3): 1}
+    assert assign(company(0, 1, None), {}, 1, 2) == {}
+    assert assign(company(0, 1, None), {}, 2, 2) == {}, "one fresh process completes no replica of two"
+
+
+def test_what_was_given_before_counts() -> None:
+    assert assign(company(None, None), {who(0): 1}, 1, 2) == {who(1): 0}
+
+
+def test_draining_members_are_replaced_and_given_nothing() -> None:
+    assert assign(company(0, None, None, draining=(0, 1)), {}, 1, 1) == {who(2): 0}
+
+
+def test_a_coordinate_that_does_not_exist_is_nobodys() -> None:
+    assert assign(company(7, None), {}, 1, 1) == {who(1): 0}
+    assert surplus(company(7, 0, 0), {who(1)}, {}, 2, 1) == ()
+
+
+def test_survivors_of_one_coordinate_fill_another_one_by_restarting() -> None:
+    people = company(0, 1, 0, 0)
+    assert surplus(people, {who(0), who(1)}, {}, 2, 2) == (who(2),)
+    assert surplus(people, {who(0), who(1)}, {}, 1, 2) == ()
+    assert surplus(company(0, 1, 0), {who(0), who(1)}, {}, 2, 2) == (), "its own place would be empty"
+    assert surplus([*people, Candidate(who(9))], {who(0), who(1)}, {}, 2, 2) == (), "a fresh process does it"
+
+
+coordinates = st.lists(st.none() | st.integers(0, 2), max_size=12)
+
+
+@given(coordinates, st.integers(1, 5))
+def test_assignment_leads_to_as_many_replicas_as_there_can_be(bound: list[int | None], wanted: int) -> None:
+    people = company(*bound)
+    given = assign(people, {}, wanted, 3)
+    assert set(given) <= {c.name for c in people if c.coordinate is None}
+    after = [given.get(c.name, c.coordinate) for c in people]
+    whole = min(sum(coordinate == i for coordinate in after) for i in range(3))
+    assert min(whole, wanted) == best(bound, wanted, 3)
+    counts = [sum(coordinate == i for coordinate in bound) for i in range(3)]
+    assert possible_replicas(counts, bound.count(None), wanted) == best(bound, wanted, 3)
+    assert assign(people, given, wanted, 3) == {}, "and then there is nothing more to do"
+
+
+@given(coordinates, st.integers(1, 5), st.integers(0, 3))
+def test_a_restart_is_never_of_a_placed_member_and_always_of_use(
+    bound: list[int | None], wanted: int, replicas: int
+) -> None:
+    people = company(*bound)
+    placed: set[Name] = set()
+    for i in range(3):
+        placed |= {c.name for c in people if c.coordinate == i and min(bound.count(k) for k in range(3)) >= replicas}
+    seats = [sorted(c.name for c in people if c.coordinate == i)[: min(replicas, wanted)] for i in range(3)]
+    placed = {name for column in seats for name in column}
+    named = surplus(people, placed, {}, wanted, 3)
+    assert not placed & set(named)
+    before = best(bound, wanted, 3)
+    after = best([None if c.name in named else c.coordinate for c in people], wanted, 3)
+    assert after > before if named else after == before
+    for spared in named:
+        fewer = set(named) - {spared}
+        assert best([None if c.name in fewer else c.coordinate for c in people], wanted, 3) < after
