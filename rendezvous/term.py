@@ -20,7 +20,7 @@ from reknit.rendezvous.keys import Assignment
 from reknit.rendezvous.places import Candidate
 from reknit.rendezvous.plan import Observed, Outcome, Patience, candidate, history, next_plan, runs
 from reknit.rendezvous.publisher import NOTHING, Publisher, newest_reported
-from reknit.rendezvous.records import FINISHED, LOST, Name, Plan, Spec
+from reknit.rendezvous.records import FINISHED, LOST, Member, Name, Plan, Spec
 from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.roster import Roster
 from reknit.rendezvous.store import Entry, Event, Snapshot
@@ -169,8 +169,8 @@ class Term:
         if self._held_back(previous, observed, now):
             return
         outcome = next_plan(observed, spec, self.publisher.plan, now, self._patience)
-        if outcome.plan is None:
-            outcome = _sooner(outcome, self._restart(previous, observed, spec, now))
+        if outcome.plan is None and outcome.again is None:
+            outcome = self._restart(previous, observed, spec, now) or outcome
         if outcome.plan is not None:
             self._publish(outcome.plan, now)
             return
@@ -248,7 +248,7 @@ class Term:
         if now < due:
             return Outcome(None, f"waiting before asking {reason}", again=due)
         self._asked.update(names)
-        return Outcome(restart_plan(previous, names, f"asking {reason}"), reason)
+        return Outcome(restart_plan(previous, names, members, f"asking {reason}"), reason)
 
     @staticmethod
     def _candidates(previous: Plan, observed: Sequence[Observed]) -> list[Candidate]:
@@ -271,26 +271,21 @@ class Term:
             self.given = {worker_id: a for worker_id, a in self.given.items() if worker_id not in forget}
 
 
-def restart_plan(previous: Plan, names: tuple[Name, ...], reason: str) -> Plan:
+def restart_plan(previous: Plan, names: tuple[Name, ...], members: Sequence[Member], reason: str) -> Plan:
     """The next generation with the same places, which asks `names` to start afresh."""
     generation = previous.generation + 1
-    placed = generation if previous.replicas else previous.placed
+    here = {member.name for member in members}
     return replace(
         previous,
         generation=generation,
         reason=reason,
+        former=tuple(former for former in previous.former if former.name in here),
+        spares=tuple(sorted(here - previous.names)),
         restart=names,
         target=None,
         restore=False,
-        placed=placed,
+        placed=generation if previous.replicas else previous.placed,
     )
-
-
-def _sooner(outcome: Outcome, restart: Outcome | None) -> Outcome:
-    if restart is None or restart.plan is not None:
-        return restart or outcome
-    times = [again for again in (outcome.again, restart.again) if again is not None]
-    return replace(outcome, again=min(times, default=None))
 
 
 def _newest(news: News) -> Entry | None:
