@@ -16,12 +16,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import grpc
 import tenacity
 
 from reknit.rendezvous.endpoints import Endpoint, TlsFiles
 from reknit.rendezvous.errors import LeaseLost, StoreError, StoreRefused, StoreUnavailable
-from reknit.rendezvous.etcd_messages import etcd3, rpc
+from reknit.rendezvous.etcd_messages import etcd3, grpc, rpc
 
 Metadata = tuple[tuple[str, str], ...]
 

@@ -5,7 +5,7 @@ brings whichever protobuf its other packages need.  The files do carry what matt
 these are read out of the source text and built into message classes with the installed protobuf, in a descriptor pool
 of their own: another etcd client in the same process, with its own copy of the same `.proto` files, cannot clash.
 
-Import etcd3 from here: `from reknit.rendezvous.etcd_messages import etcd3, rpc`.
+Import etcd3 from here, and grpc too: `from reknit.rendezvous.etcd_messages import etcd3, grpc, rpc`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +21,18 @@ from typing import Any
 
 from google.protobuf import descriptor_pool
 from google.protobuf.internal import builder
+
+# grpc's C++ part tells standard error about each failed TLS handshake, several lines a try, beside the errors that it
+# gives us to report.  It reads this while it is imported; afterwards it is taken back, for our children may use grpc
+# themselves.
+_quieted = "GRPC_VERBOSITY" not in os.environ
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+import grpc  # noqa: E402
+
+if _quieted:
+    del os.environ["GRPC_VERBOSITY"]
+
+__all__ = ["etcd3", "grpc", "kv", "rpc", "serialized_descriptor"]
 
 _PACKAGE = "etcd3.etcdrpc"
 _IN_ORDER_OF_DEPENDENCE = ("kv_pb2", "auth_pb2", "rpc_pb2")

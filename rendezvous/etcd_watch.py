@@ -15,11 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import grpc
-
 from reknit.rendezvous.errors import StoreRefused
 from reknit.rendezvous.etcd_calls import Connection, EtcdCalls
-from reknit.rendezvous.etcd_messages import kv, rpc
+from reknit.rendezvous.etcd_messages import grpc, kv, rpc
 from reknit.rendezvous.store import Entry, Event, OnEvents, OnReset, Snapshot
 
 _log = logging.getLogger(__name__)
