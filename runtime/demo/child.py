@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.resources
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import sysconfig
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from reknit.rendezvous.errors import ReknitError
 from reknit.runtime.demo.situation import DEAD, Situation
 
 STEP_MS = 80
@@ -31,6 +33,10 @@ if sys.platform == "linux":
         sys.exit("the demo has ended already")
 runpy.run_module("reknit.runtime.cli", run_name="__main__", alter_sys=True)
 """
+
+
+class DemoError(ReknitError):
+    """The demo itself cannot go on."""
 
 
 class Training:
@@ -76,11 +82,18 @@ class Training:
         return [*run, "--data", str(self._text), *(word for name, n in numbers.items() for word in (name, str(n)))]
 
     def expected(self) -> Callable[[int], Sequence[int]]:
-        """The samples that belong to the step that begins with so many steps committed.  Imports torch."""
-        from reknit.runtime.data import Sampler
+        """The samples that belong to the step that begins with so many steps committed.
 
+        Asks a process that imports torch, which takes seconds.  Raises DemoError if that fails.
+        """
         blocks = (self._text.stat().st_size - 1) // _CONTEXT
-        return Sampler(blocks, self._global_batch, _MICRO_BATCH, self._seed, _Nobody()).samples
+        numbers = (blocks, self._global_batch, _MICRO_BATCH, self._seed, self._steps)
+        command = [sys.executable, "-m", "reknit.runtime.demo.dealt", *map(str, numbers)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise DemoError(f"the expected samples cannot be told: {done.stderr.strip()}")
+        dealt: list[list[int]] = json.loads(done.stdout)
+        return dealt.__getitem__
 
     @property
     def returncode(self) -> int | None:
@@ -107,15 +120,3 @@ class Training:
                 if worker.status != DEAD:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(worker.pid, signal.SIGKILL)
-
-
-class _Nobody:
-    """A view for a sampler that deals nothing out, and is only asked what belongs to a step."""
-
-    replicas, replica = 1, 0
-
-    def begin_shard(self, is_last: bool) -> None:
-        return None
-
-    def consumed(self, indices: Sequence[int]) -> None:
-        return None
