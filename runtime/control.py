@@ -1,6 +1,6 @@
 """The rounds inside a replica: every member says a few numbers, and everybody hears all of them, or that one has failed.
 
-A replica's rounds are what keeps the members of an intact replica together (rule 7 of DESIGN.md §6): they are not
+A replica's rounds are what keeps the members of an intact replica together (rule 7 of PROTOCOL.md): they are not
 interrupted while the formation stands, and a member that leaves the generation says "failed" in the round that the
 others are in or will come to, at once.  So nobody is left waiting for somebody who has gone.
 """

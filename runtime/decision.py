@@ -1,6 +1,6 @@
 """The pure part of recovery: what a comparison decides, and what a newer plan means for a worker in a generation.
 
-DESIGN.md §6, rules 6-11.  Everybody gets the same table, so everybody decides alike; `tests/sim` checks these functions
+PROTOCOL.md, rules 6-11.  Everybody gets the same table, so everybody decides alike; `tests/sim` checks these functions
 in every interleaving within its bounds.
 """
 

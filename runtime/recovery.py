@@ -1,4 +1,4 @@
-"""Moves a worker from one generation to the next: connect, compare, settle, ready (DESIGN.md §6, rules 6-12).
+"""Moves a worker from one generation to the next: connect, compare, settle, ready (PROTOCOL.md, rules 6-12).
 
 Two threads meet here.  The training thread enters and leaves generations and does everything that takes time.  The
 reactor thread hears of newer plans and interrupts what the training thread may be blocked in; it decides that by the
