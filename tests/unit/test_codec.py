@@ -1,0 +1,182 @@
+"""Records and plans survive the way to the store and back; whatever else lies there is refused by one typed error."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reknit.rendezvous import codec, parts
+from reknit.rendezvous.errors import RecordError
+from reknit.rendezvous.records import (
+    FINISHED,
+    LOST,
+    RUNNING,
+    WAITING,
+    Axes,
+    Former,
+    Member,
+    Name,
+    Place,
+    Plan,
+    Replica,
+    Spec,
+    Version,
+)
+
+small = st.integers(0, 2**40)
+words = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=12)
+versions = st.none() | st.builds(Version, small, small)
+names = st.builds(Name, words, words)
+addresses = st.builds(lambda port: f"10.0.0.1:{port}", st.integers(1, 65535))
+members = st.builds(
+    Member,
+    words,
+    words,
+    words,
+    words,
+    addresses,
+    st.none() | small,
+    *[st.booleans()] * 4,
+    *[small] * 4,
+    versions,
+    versions,
+)
+places = st.builds(Place, names, words, addresses, small)
+
+
+@st.composite
+def plans(draw: Any) -> Plan:
+    size = draw(st.integers(1, 3))
+    slots = draw(st.lists(st.integers(0, 9), unique=True, max_size=3))
+    replicas = tuple(
+        Replica(slot, draw(small), tuple(draw(st.lists(places, min_size=size, max_size=size)))) for slot in slots
+    )
+    plan: Plan = draw(
+        st.builds(
+            Plan,
+            st.integers(1, 2**40),
+            st.text(max_size=20),
+            st.sampled_from([RUNNING, WAITING, FINISHED, LOST]),
+            st.just(replicas),
+            st.lists(st.builds(Former, names, small, small, small), max_size=2).map(tuple),
+            st.lists(names, max_size=2).map(tuple),
+            st.lists(names, max_size=2).map(tuple),
+            small,
+            versions,
+            st.booleans(),
+            small,
+            small,
+            small,
+        )
+    )
+    return plan
+
+
+@given(members)
+def test_a_member_comes_back_as_it_was(member: Member) -> None:
+    assert codec.decode_member(codec.encode_member(member), "m") == member
+
+
+def test_what_this_version_does_not_know_is_kept() -> None:
+    member = Member("w", "i", "a", "h", "h:1")
+    newer = {**json.loads(codec.encode_member(member)), "mood": ["good"], "format": 9}
+    read = codec.decode_member(json.dumps(newer).encode(), "m")
+    assert json.loads(codec.encode_member(replace(read, built=True)))["mood"] == ["good"]
+    assert read.format == 9
+
+
+@given(plans())
+def test_a_plan_comes_back_from_its_parts(plan: Plan) -> None:
+    raw, found = parts.encode(plan)
+    head = parts.decode_head(raw)
+    assert parts.decode_whole(head, found) == plan
+    assert head.replicas == len(plan.replicas)
+    assert all(key.startswith(f"plans/{plan.generation}/{plan.writer}/") for key in found)
+
+
+@given(plans())
+def test_a_view_comes_back_from_the_socket(plan: Plan) -> None:
+    head = parts.decode_head(parts.encode(plan)[0])
+    for replica in plan.replicas:
+        peers = tuple(parts.Peer(r.slot, r.places[0]) for r in plan.replicas)
+        view = parts.View(head, replica, peers)
+        assert parts.decode_view(json.loads(json.dumps(parts.encode_view(view)))) == view
+    assert parts.decode_view(parts.encode_view(parts.View(head))) == parts.View(head)
+
+
+def test_a_missing_part_is_named() -> None:
+    plan = Plan(3, "why", replicas=(Replica(0, 3, (Place(Name("w", "i"), "h", "h:1", 3),)),), writer=7)
+    raw, found = parts.encode(plan)
+    for key in list(found):
+        if "data" not in key:
+            with pytest.raises(RecordError, match=key):
+                parts.decode_whole(parts.decode_head(raw), {k: v for k, v in found.items() if k != key})
+
+
+def test_the_digest_tells_plans_apart() -> None:
+    plan = Plan(3, "why", spares=(Name("a", "b"),))
+    other = replace(plan, spares=(Name("a", "c"),))
+    digests = [parts.decode_head(parts.encode(p)[0]).digest for p in (plan, plan, other)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.parametrize("spec", [Spec(Axes(2, 3), 1, 4), Spec(Axes(), 2, 8, 3)])
+def test_a_spec_comes_back(spec: Spec) -> None:
+    assert codec.decode_spec(codec.encode_spec(spec)) == spec
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+keys = st.sampled_from(
+    ["worker_id", "address", "axes", "generation", "state", "target", "spares", "slots", "peers", "places", "committed"]
+)
+
+
+@given(
+    st.binary(max_size=60)
+    | st.builds(lambda v: json.dumps(v).encode(), st.dictionaries(keys, json_values) | json_values)
+)
+def test_garbage_is_refused_by_a_typed_error_or_read_as_what_fits(raw: bytes) -> None:
+    with pytest.raises(RecordError):
+        codec.decode_member(raw, "key")
+    with pytest.raises(RecordError):
+        codec.decode_spec(raw)
+    with pytest.raises(RecordError):
+        parts.decode_head(raw)
+    with suppress(RecordError):
+        assert parts.decode_peers(raw, "key") == ()
+
+
+@given(members, st.sampled_from(["ready", "address", "committed", "built", "worker_id", "coordinate"]), json_values)
+def test_a_record_with_one_wrong_field_is_read_or_refused_but_never_crashes(
+    member: Member, key: str, value: Any
+) -> None:
+    raw = json.dumps({**json.loads(codec.encode_member(member)), key: value}).encode()
+    with suppress(RecordError):
+        assert codec.decode_member(raw, "m").incarnation == member.incarnation
+
+
+@pytest.mark.parametrize("raw", [b"[" * 100_000, b"x" * 2_000_000, b"\xff\xfe", b'{"a":NaN}', b"1" * 5000])
+def test_hostile_sizes_and_nesting_are_refused(raw: bytes) -> None:
+    with pytest.raises(RecordError):
+        codec.decode_member(raw, "m")
+
+
+@pytest.mark.parametrize("text", ["", "h", ":1", "h:", "h:0", "h:65536", "h:-1", "h:x"])
+def test_an_address_is_host_and_port(text: str) -> None:
+    with pytest.raises(RecordError):
+        codec.address(text, "m")
+
+
+def test_an_address_is_split_and_freed_of_brackets() -> None:
+    assert codec.split_address("[::1]:80") == ("::1", 80)
+    assert codec.split_address("host:80") == ("host", 80)

@@ -1,0 +1,123 @@
+"""What the command line accepts, and how it refuses the rest: one sentence, exit code 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reknit.rendezvous.records import Axes, Spec
+from reknit.runtime import cli
+from reknit.runtime.config import Config, ConfigError, Ladder, check_workers, parse_replicas
+
+
+def test_one_time_derives_the_others() -> None:
+    ladder = Ladder.derive(6.0)
+    assert (ladder.lease, ladder.keepalive, ladder.user_timeout, ladder.connect) == (6.0, 2.0, 3.0, 12.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "both"),
+    [
+        ({"detect": 0.5}, ["--detect"]),
+        ({"detect": 1.5}, ["--lease", "--detect"]),
+        ({"lease": 1.0}, ["--lease", "2 s"]),
+        ({"connect": 2.0}, ["--connect", "--detect"]),
+        ({"join_window": 9.0}, ["--join-window", "--lease"]),
+        ({"detect": float("nan")}, ["--detect"]),
+        ({"kill_delay": -1.0}, ["--kill-delay"]),
+    ],
+)
+def test_a_ladder_that_cannot_hold_names_what_conflicts(settings: dict[str, float], both: list[str]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Ladder.derive(**settings)
+    assert all(word in str(raised.value) for word in both)
+
+
+def test_replicas_are_a_number_or_a_range() -> None:
+    assert parse_replicas("4") == (1, 4)
+    assert parse_replicas("2:8") == (2, 8)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "3:2", "0:4", ":", "1:2:3", ""])
+def test_other_replicas_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--replicas"):
+        parse_replicas(text)
+
+
+def test_workers_that_can_never_form_a_replica_are_refused_only_when_nobody_else_can_come() -> None:
+    spec = Spec(Axes(2, 1), 2, 3)
+    with pytest.raises(ConfigError, match="at least 4"):
+        check_workers(3, spec, standalone=True)
+    check_workers(3, spec, standalone=False)
+    check_workers(4, spec, standalone=True)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "train.py"
+    path.write_text("pass")
+    return str(path)
+
+
+def parse(*argv: str) -> Config:
+    return cli.run_config(cli._parser().parse_args(["run", *argv]))
+
+
+def test_a_standalone_job_has_all_its_workers_here(script: str) -> None:
+    config = parse("--replicas", "2:3", "--pipe", "2", "--spares", "1", script, "--steps", "5", "--pipe", "9")
+    assert (config.workers, config.spec) == (7, Spec(Axes(2, 1), 2, 3))
+    assert config.arguments == ("--steps", "5", "--pipe", "9")
+    assert config.standalone
+    assert config.address == "127.0.0.1"
+
+
+def test_with_etcd_this_host_has_one_worker_unless_told(script: str) -> None:
+    assert parse("--etcd", "127.0.0.1:2379", "--job", "j", script).workers == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--pipe", "0"], "--pipe must be at least 1"),
+        (["--model", "-2"], "--model must be at least 1"),
+        (["--pipe", "two"], "--pipe"),
+        (["--replicas", "3:1"], "MIN <= MAX"),
+        (["--workers", "1", "--pipe", "2"], "can't form"),
+        (["--workers", "0"], "--workers must be at least 1"),
+        (["--spares", "-1"], "--spares"),
+        (["--etcd", "h:1"], "--job"),
+        (["--standalone", "--etcd", "h:1"], "not allowed with"),
+        (["--pipe-backend", "mpi"], "invalid choice"),
+        (["--detect", "0"], "--detect"),
+        (["--max-restarts", "-1"], "--max-restarts"),
+        (["--no-such-thing"], "--no-such-thing"),
+    ],
+)
+def test_bad_usage_is_one_sentence_and_exit_code_2(
+    argv: list[str], says: str, script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = cli.main(["run", *argv, script])
+    except SystemExit as ending:
+        code = ending.code  # type: ignore[assignment]
+    error = capsys.readouterr().err
+    assert code == 2
+    assert says in error
+    assert error.count("\n") == 1
+    assert "Traceback" not in error
+
+
+def test_a_script_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "no/such/script.py"]) == 2
+    assert "no/such/script.py" in capsys.readouterr().err
+
+
+def test_an_agent_needs_an_etcd(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["agent", "--socket", "s"]) == 2
+    assert "--etcd" in capsys.readouterr().err
+
+
+def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert "run" in capsys.readouterr().out
