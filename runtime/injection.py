@@ -8,7 +8,11 @@ _handler: Callable[[str, int], None] | None = None
 
 
 def install(handler: Callable[[str, int], None] | None) -> None:
-    """Call `handler(phase, step)` whenever a point is reached: reduce, vote, voted, optimizer, heal, be healed."""
+    """Call `handler(phase, step)` whenever a point is reached.
+
+    In an attempt: reduce, vote, half voted (in the data group, not yet in the replica), voted, committed.  In a reinit:
+    heal, be healed.
+    """
     global _handler
     _handler = handler
 

@@ -1,0 +1,96 @@
+"""Kills a worker at a chosen point of a step: from the inside, since no signal from outside hits a phase reliably.
+
+The test's side arms a fault by a file in a folder; the worker's side, in a training script, looks there at every point
+that it passes.  Whoever strikes removes the file first, so each fault strikes once, whatever incarnation it hits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from reknit.runtime import healing, injection
+
+# In the order of a step.  `half voted`: the data group has voted, the replica has not.  `optimizer`: the parameters are
+# stepped, the version isn't taken yet.  `committed`: it is taken, and nobody has been told.  The last two are of a reinit:
+# a healing's source or receiver dies in the middle of the transfer.
+PHASES = ("forward", "backward", "reduce", "vote", "half voted", "voted", "optimizer", "committed", "heal", "be healed")
+ANY = "any"
+
+
+def fail_at(folder: Path, worker: str, step: int, phase: str) -> Path:
+    """Arm a fault: `worker` SIGKILLs itself when it is first at `phase` of an attempt on top of `step` or more steps.
+
+    `worker` may be ANY: whoever gets there first.  Returns the file that is there until the fault has struck.
+    """
+    if phase not in PHASES:
+        raise ValueError(f"there is no phase {phase!r}; the phases are {', '.join(PHASES)}")
+    path = folder / f"{worker}.{step}.{phase}.fault"
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps({"worker": worker, "step": step, "phase": phase}))
+    new.rename(path)
+    return path
+
+
+class Injector:
+    """The worker's side; `install` puts it into one training process."""
+
+    def __init__(self, folder: Path, worker: str, step: Callable[[], int]) -> None:
+        self._folder, self._worker, self._step = folder, worker, step
+        self._forwards: dict[int, int] = {}
+
+    def install(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Hook into every phase: the product's named points, the modules and the optimizer of the script."""
+        injection.install(self._on_point)
+        model.register_forward_pre_hook(self._on_forward)
+        next(model.parameters()).register_hook(self._on_gradient)
+        optimizer.register_step_post_hook(lambda *_: self.reach("optimizer", self._step()))
+        self._hook_transfers()
+
+    def reach(self, phase: str, step: int) -> None:
+        """This worker is at `phase`: die, if that was asked for."""
+        for path in self._folder.glob("*.fault"):
+            try:
+                fault = json.loads(path.read_text())
+                if fault["worker"] in (self._worker, ANY) and fault["phase"] == phase and step >= fault["step"]:
+                    path.unlink()  # one process succeeds
+                    os.kill(os.getpid(), signal.SIGKILL)
+            except FileNotFoundError:
+                continue
+
+    def _on_point(self, phase: str, step: int) -> None:
+        if phase not in ("heal", "be healed"):  # these strike later, in the middle of the transfer
+            self.reach(phase, step)
+
+    def _on_forward(self, *_: Any) -> None:
+        """Only from an attempt's second micro-batch on: others are under way by then."""
+        step = self._step()
+        self._forwards = {step: self._forwards.get(step, 0) + 1}
+        if self._forwards[step] > 1:
+            self.reach("forward", step)
+
+    def _on_gradient(self, gradient: torch.Tensor) -> None:
+        self.reach("backward", self._step())
+
+    def _hook_transfers(self) -> None:
+        """Die with the structure sent or received and the tensors not: in the middle of a healing."""
+        send, receive = healing._send_bytes, healing._receive_bytes
+
+        def send_and_die(*arguments: Any) -> int:
+            count = send(*arguments)
+            self.reach("heal", self._step())
+            return count
+
+        def receive_and_die(*arguments: Any) -> int:
+            count = receive(*arguments)
+            self.reach("be healed", 1 << 62)  # its own step says nothing: it is being replaced
+            return count
+
+        healing._send_bytes, healing._receive_bytes = send_and_die, receive_and_die

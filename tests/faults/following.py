@@ -1,0 +1,44 @@
+"""What both training scripts of the fault tests do around their loop: look for faults, and for how far to train."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from reknit.runtime.job import Job
+from tests.faults.fail_at import Injector
+
+STOP = "stop-at"
+
+
+class Orders:
+    """The test's orders to one training process, in a folder."""
+
+    def __init__(self) -> None:
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--orders", type=Path, required=True, metavar="FOLDER")
+        parser.add_argument("--step-ms", type=float, default=10)
+        arguments = parser.parse_args()
+        self._folder, self._pause = arguments.orders, arguments.step_ms / 1000
+        torch.set_num_threads(1)
+        faulthandler.register(signal.SIGUSR1)  # the test asks for it when it has waited in vain
+
+    def obey(self, job: Job, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Put the faults in."""
+        worker = os.environ["REKNIT_WORKER_ID"]
+        Injector(self._folder, worker, lambda: job.state.step).install(model, optimizer)
+
+    def go_on(self, step: int) -> bool:
+        """Whether to make another step: until the test has said how many, for ever."""
+        time.sleep(self._pause)
+        try:
+            return step < int((self._folder / STOP).read_text())
+        except FileNotFoundError:
+            return True
