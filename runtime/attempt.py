@@ -117,7 +117,7 @@ class Attempt:
         injection.reach("voted", step)
         update = job.state.commit()
         self._committed = True
-        injection.reach("optimizer", step)
+        injection.reach("committed", step)
         job.event("committed", step=version.step, samples=list(update.samples), version=list(version), **update.numbers)
         if newest > groups.generation:
             job.recovery.leave(None)
