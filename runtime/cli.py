@@ -76,6 +76,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-restarts", type=int, default=3, metavar="N", help="of one worker that fails, in 5 minutes"
     )
+    parser.add_argument(
+        "--backoff", type=float, default=0.5, metavar="S", help="before a worker that died young twice is back; doubles"
+    )
     parser.add_argument("--no-warm", dest="warm", action="store_false", help="exec each worker instead of forking it")
     parser.add_argument("--preload", action="append", default=[], metavar="MODULE", help="import it before forking")
     parser.add_argument("--data-folder", type=Path, metavar="DIR", help="where the standalone etcd keeps its data")
@@ -125,6 +128,8 @@ def run_config(arguments: argparse.Namespace) -> Config:
         raise ConfigError(f"--spares must be at least 0, not {arguments.spares}")
     if arguments.max_restarts < 0:
         raise ConfigError(f"--max-restarts must be at least 0, not {arguments.max_restarts}")
+    if not 0 <= arguments.backoff < float("inf"):
+        raise ConfigError(f"--backoff must be a number of seconds from 0, not {arguments.backoff}")
     spec, standalone = config.spec, arguments.etcd is None
     workers = arguments.workers
     if workers is None:
@@ -139,6 +144,7 @@ def run_config(arguments: argparse.Namespace) -> Config:
         workers=workers,
         ladder=replace(config.ladder, kill_delay=arguments.kill_delay),
         max_restarts=arguments.max_restarts,
+        backoff=arguments.backoff,
         warm=arguments.warm,
         preload=tuple(arguments.preload),
         data_folder=arguments.data_folder,

@@ -108,6 +108,7 @@ class Config:
     ladder: Ladder = field(default_factory=Ladder.derive)
     max_restarts: int = 3
     restart_window: float = 300.0
+    backoff: float = 0.5
     warm: bool = True
     preload: tuple[str, ...] = ()
     events: Path | None = None

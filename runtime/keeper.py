@@ -41,7 +41,7 @@ class Keeper:
         self._config, self._workers, self._environment = config, workers, environment
         self._event, self._give_up = event, give_up
         self._supervisor = Supervisor(put, warm=config.warm, modules=("torch", "torch._dynamo", *config.preload))
-        self._policy = RestartPolicy(config.max_restarts, config.restart_window)
+        self._policy = RestartPolicy(config.max_restarts, config.restart_window, backoff=config.backoff)
         self._stopping = False
 
     def open(self) -> None:

@@ -71,7 +71,13 @@ class Campaign:
 def campaign(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
     """A running job of each shape."""
     shape = request.param
-    run = JobRun(tmp_path_factory.mktemp(str(shape)), shape.script, replicas=str(shape.replicas), pipe=shape.pipe)
+    run = JobRun(
+        tmp_path_factory.mktemp(str(shape)),
+        shape.script,
+        replicas=str(shape.replicas),
+        pipe=shape.pipe,
+        options=("--standalone", "--backoff", "0"),  # nobody here dies of a fault of its own
+    )
     with run:
         run.wait_strength(shape.replicas, timeout=START_SECONDS)
         yield Campaign(run, shape)
