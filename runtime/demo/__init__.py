@@ -42,7 +42,7 @@ def run(steps: int, low: int, high: int, pipe: int, kills: int, seed: int, json_
         seed: of the kills and of the data's order.
         json_path: where to write the report; None for nowhere.
     """
-    _check(steps, pipe, kills, json_path)
+    _check(steps, high, pipe, kills, json_path)
     console = Console() if Console().is_terminal else Console(width=_PLAIN_WIDTH)
     enough = killer.enough_steps(kills, steps)
     console.print(f"{high} replicas of {pipe} stages train for {enough} steps; {kills} kills.", highlight=False)
@@ -71,10 +71,12 @@ def run(steps: int, low: int, high: int, pipe: int, kills: int, seed: int, json_
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check(steps: int, pipe: int, kills: int, json_path: Path | None) -> None:
+def _check(steps: int, high: int, pipe: int, kills: int, json_path: Path | None) -> None:
     for name, value, least in (("steps", steps, 1), ("pipe", pipe, 1), ("kills", kills, 0)):
         if value < least:
             raise ConfigError(f"--{name} must be at least {least}, not {value}")
+    if kills and high < 2:
+        raise ConfigError("--replicas must be at least 2 for workers to be killed: nobody else would hold their state")
     if json_path is not None and not json_path.absolute().parent.is_dir():
         raise ConfigError(f"--json {json_path}: there is no folder {json_path.absolute().parent}")
 
@@ -118,9 +120,9 @@ def _watch(training: Training, view: View, orders: tuple[killer.Order, ...], ste
                 if situation.is_full and (victim is not None or time.monotonic() >= inspect_at):
                     inspect_at = time.monotonic() + _INSPECT_SECONDS
                     add(killer.inspect(situation))
-                if victim is not None:
+                if victim is not None and (killed := killer.kill(victim, situation)) is not None:
                     last_kill = situation.generation
-                    add([killer.kill(victim, situation)])
+                    add([killed])
                 view.refresh(situation)
                 time.sleep(_POLL_SECONDS)
     finally:
@@ -137,8 +139,10 @@ def _write(path: Path, report: Report) -> None:
 
 def _show_log(console: Console, training: Training, story: list[Event]) -> None:
     """What a reader needs to find out why: the end of the log, and where the rest is."""
-    training.events.with_name("story.jsonl").write_text("".join(json.dumps(event) + "\n" for event in story))
+    path = training.events.with_name("story.jsonl")
+    path.write_text("".join(json.dumps(event) + "\n" for event in story))
     if training.returncode:
         for line in training.tail():
             console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"Everything that it printed: {training.log}; all events: {training.events.parent}/story.jsonl")
+    console.print(f"All that it printed: {training.log}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"All events: {path}", highlight=False, markup=False, soft_wrap=True)

@@ -59,11 +59,20 @@ class Training:
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _RUN_BOUND_TO_PARENT, str(os.getpid()), *self._arguments()],
+                env={**os.environ, **({} if self._has_gpus() else {"CUDA_VISIBLE_DEVICES": ""})},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    def _has_gpus(self) -> bool:
+        """Whether every worker can have a GPU of its own, as NCCL asks; else all train on the CPUs."""
+        _, high, pipe = self._shape
+        there = Path("/proc/driver/nvidia/gpus")
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        count = len(list(there.iterdir())) if there.is_dir() else 0
+        return high * pipe <= (count if visible is None else min(count, len(visible.split(","))))
 
     def _arguments(self) -> list[str]:
         low, high, pipe = self._shape

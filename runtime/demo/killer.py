@@ -81,8 +81,8 @@ def decide(order: Order, situation: Situation, last_kill: int, steps: int, now: 
     return living[int(order.pick * len(living))] if len(living) == len(seated) > 0 else None
 
 
-def kill(victim: Victim, situation: Situation) -> Event:
-    """Send SIGKILL; returns the `killed` event, whose `t` was taken right before.  Raises ProcessLookupError."""
+def kill(victim: Victim, situation: Situation) -> Event | None:
+    """Send SIGKILL; returns the `killed` event, whose `t` was taken right before; None if there is no such process."""
     event = {
         "t": time.monotonic(),
         "event": "killed",
@@ -92,7 +92,10 @@ def kill(victim: Victim, situation: Situation) -> Event:
         "step": situation.step,
         "kind": "SIGKILL",
     }
-    os.kill(victim.pid, signal.SIGKILL)
+    try:
+        os.kill(victim.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return None
     return event
 
 

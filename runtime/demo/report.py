@@ -70,8 +70,8 @@ def find_problems(report: Report, steps: int, kills: int, replicas: int, workers
         (report["steps"] < steps, f"the training made {report['steps']} of {steps} steps"),
         (
             len(faults) < kills,
-            f"only {len(faults)} of {kills} kills were done, since the job was not back at full strength in time for "
-            "more: give it more --steps",
+            f"only {len(faults)} of {kills} kills were done: each waits until the job is back at full strength, and "
+            "the last must leave time to recover; if the training itself went well, give it more --steps",
         ),
         (
             bool(lost),

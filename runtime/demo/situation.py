@@ -44,6 +44,7 @@ class Situation:
     replicas: int = 0
     step: int = 0
     loss: float | None = None
+    loss_step: int = 0  # of which step that was
     full: tuple[int, float] | None = None
     kills: int = 0
     began: float | None = None
@@ -126,7 +127,7 @@ class Situation:
             losses = self._losses.setdefault(version, {})
             losses[event["worker"]] = event["loss"]
             if len(losses) == replicas:
-                self.loss = sum(losses.values())
+                self.loss, self.loss_step = sum(losses.values()), version.step
         is_newer = self.full is None or self.full[0] < version.generation
         if is_newer and replicas == self.max_replicas and len(committed) == replicas * self.size:
             self.full = (version.generation, t)

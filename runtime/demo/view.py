@@ -85,11 +85,11 @@ class _PlainView:
 
     def see(self, event: Event, situation: Situation) -> None:
         line = self._lines.of(event, situation)
-        due = situation.step >= min(self._told_step + _STEPS_PER_LINE, self._steps) > self._told_step
+        due = situation.loss_step >= min(self._told_step + _STEPS_PER_LINE, self._steps) > self._told_step
         if line is None and due and situation.loss is not None:
-            self._told_step = situation.step
+            self._told_step = situation.loss_step
             sentence = (
-                f"step {situation.step}/{self._steps}, loss {situation.loss:.3f}, "
+                f"step {situation.loss_step}/{self._steps}, loss {situation.loss:.3f}, "
                 f"generation {situation.generation}, replicas: {situation.replicas} of {situation.max_replicas}"
             )
             line = self._lines.with_time(event, situation, sentence)

@@ -95,6 +95,7 @@ def test_no_process_is_left_behind(number: signal.Signals, tmp_path: Path, wait_
         (["--kills", "-1"], "--kills must be at least 0"),
         (["--pipe", "0"], "--pipe must be at least 1"),
         (["--replicas", "3:2"], "--replicas"),
+        (["--replicas", "1"], "--replicas must be at least 2"),
         (["--json", "/nowhere/report.json"], "/nowhere"),
     ],
 )
