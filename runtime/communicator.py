@@ -11,8 +11,11 @@ from within gloo; different operations at different ranks wait for each other un
 
 from __future__ import annotations
 
+import datetime
 import threading
+import time
 import weakref
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,7 +25,13 @@ from reknit.runtime.errors import BackendRefused, CommunicatorError, Interrupted
 from reknit.runtime.gloo_group import BuildFailed, Cancellation, GlooBuild, GlooGroup, GroupSpec
 from reknit.runtime.sockets import Address, KeepAlive
 
-OPERATION_TIMEOUT_S = 1800.0
+OPERATION_TIMEOUT_S = 600.0
+"""How long gloo waits for a peer.  Also how long one of its threads may stay, with its buffers, after an interrupt: see
+`GlooGroup.at_rest`."""
+
+WAIT_SLICE = datetime.timedelta(milliseconds=50)
+GIVE_UP_POLL_S = 0.002
+GIVE_UP_WITHIN_S = 0.5
 
 
 def check_data_backend(name: str) -> None:
@@ -116,26 +125,26 @@ class Communicator(Collectives):
         return self._group.peers_gone() if self._group is not None else []
 
     def interrupt(self, reason: str = "it was interrupted") -> None:
-        """End the group: every wait that is blocked in it fails at once.  Idempotent, from any thread."""
+        """End the group: every wait that is blocked in it fails within milliseconds.  Idempotent, from any thread."""
         with self._lock:
+            first = self._broken is None
             if self._broken is None:
                 self._broken = reason
-        if self._group is not None:
-            self._group.interrupt()
+        if self._group is None or not first:
+            return
+        self._group.interrupt()
+        if self._unfinished_works():
+            threading.Thread(target=self._give_up_unfinished, name="reknit-gloo-give-up", daemon=True).start()
 
     def close(self) -> None:
         """Interrupt, and give back all sockets, threads and memory of the group.  Idempotent, from any thread."""
         self.interrupt("it was closed")
-        for work in list(self._unfinished):
-            work._let_go()
         if self._group is not None:
+            self._give_up_unfinished()
             self._group.close()
 
-    def failed(self, operation: str, error: BaseException | None = None) -> Interrupted:
-        """Take note that an operation failed: ends the group for everybody, and returns the exception to raise.
-
-        For callers that chain on `all_reduce_future`; all other operations do it themselves.
-        """
+    def _failed(self, operation: str, error: BaseException | None = None) -> Interrupted:
+        """Take note that an operation failed: ends the group for everybody, and returns the exception to raise."""
         gone = tuple(self.peers_gone())
         reason = self._broken if self._broken is not None else f"{operation} failed"
         self.interrupt(reason)
@@ -153,29 +162,39 @@ class Communicator(Collectives):
         return interrupted
 
     def all_reduce_future(self, tensor: torch.Tensor) -> torch.futures.Future[list[torch.Tensor]]:
-        """Start a sum over all ranks in place and return torch's own future of it, for a gradient reducer to chain on.
+        """Start a sum over all ranks in place; a future of `[tensor]`, for a gradient reducer to chain on.
 
-        The tensor is contiguous.  The future's value is `[tensor]`; if the group breaks it holds gloo's bare exception:
-        pass it to `failed`.  Chain with `.then` and ask `value()` there; a blocking wait inside a hook or a callback
-        stops the overlap with backward, or hangs.  Interrupted at once if the group is over already.
+        If the group breaks it completes with Interrupted, and never not at all.  Chain with `.then` and ask `value()`
+        there; a blocking wait inside a hook or a callback stops the overlap with backward, or hangs.  Interrupted at
+        once if the group is over already.
         """
-        if self._group is None:
-            done: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-            done.set_result([tensor])
-            return done
-        try:
-            future: torch.futures.Future[list[torch.Tensor]] = (
-                self._living_backend("all_reduce").allreduce([tensor]).get_future()
-            )
-            return future
-        except RuntimeError as error:
-            failure = self.failed("all_reduce", error)
-        raise failure
+        return self.all_reduce(tensor, asynchronous=True).future([tensor])
+
+    def _has_left(self, peer: int | None) -> bool:
+        """Whether this peer, or any if None, has closed its end."""
+        gone = self.peers_gone()
+        return bool(gone) if peer is None else peer in gone
+
+    def _unfinished_works(self) -> list[Work]:
+        with self._lock:
+            return [work for work in self._unfinished if not work.is_completed()]
+
+    def _give_up_unfinished(self) -> None:
+        """After an interrupt: fail what gloo leaves waiting, as soon as it is certain that gloo is done with it."""
+        assert self._group is not None
+        seen_asleep: set[str] = set()
+        deadline = time.monotonic() + GIVE_UP_WITHIN_S
+        while self._unfinished_works():
+            if self._group.at_rest(seen_asleep) or time.monotonic() > deadline:
+                for work in self._unfinished_works():
+                    work._complete(TimeoutError("gloo was still waiting for its own message to be sent"))
+                return
+            time.sleep(GIVE_UP_POLL_S)
 
     def _living_backend(self, operation: str) -> Backend:
         backend = self.backend
         if self._broken is not None or backend is None:
-            raise self.failed(operation)
+            raise self._failed(operation)
         return backend
 
     def _start(
@@ -188,108 +207,159 @@ class Communicator(Collectives):
         asynchronous: bool = False,
         peer: int | None = None,
     ) -> Work:
-        if self._group is None:
+        pending: dist.Work | None = None
+        if self._group is not None:
+            pending = self._launch(operation, launch)
+        elif self._broken is not None:
+            raise self._failed(operation)
+        elif alone is not None:
+            alone()
+        work = Work(self, operation, pending, finish, peer)
+        if pending is not None:
+            with self._lock:
+                self._unfinished.add(work)
             if self._broken is not None:
-                raise self.failed(operation)
-            if alone is not None:
-                alone()
-            work = Work(self, operation, None, finish)
-        else:
-            where = operation if peer is None else f"{operation} with rank {peer}"
-            work = self._launch(where, launch, finish)
-        if asynchronous:
-            self._unfinished.add(work)
-        else:
+                # It may have started too late to be seen by the interrupt.
+                threading.Thread(target=self._give_up_unfinished, name="reknit-gloo-give-up", daemon=True).start()
+        # In an exception's traceback this frame must not hold the group.
+        del pending
+        if not asynchronous:
             work.wait()
         return work
 
-    def _launch(self, operation: str, launch: Launch, finish: Finish | None) -> Work:
+    def _launch(self, operation: str, launch: Launch) -> dist.Work:
         backend = self._living_backend(operation)
         try:
-            return Work(self, operation, launch(backend), finish)
+            return launch(backend)
         except RuntimeError as error:
-            failure = self.failed(operation, error)
-        # Nothing that the exception's traceback holds may hold the group.
+            failure = self._failed(operation, error)
         del backend
         raise failure
 
+    def _forget(self, work: Work) -> None:
+        with self._lock:
+            self._unfinished.discard(work)
+
 
 class Work:
-    """An operation under way.  Used by one thread at a time."""
+    """An operation under way."""
 
     def __init__(
-        self, communicator: Communicator, operation: str, pending: dist.Work | None, finish: Finish | None
+        self,
+        communicator: Communicator,
+        operation: str,
+        pending: dist.Work | None,
+        finish: Finish | None,
+        peer: int | None,
     ) -> None:
         self._communicator = communicator
-        self._operation = operation
+        self._operation = operation if peer is None else f"{operation} with rank {peer}"
         self._pending = pending
+        self._peer = peer
         self._finish = finish
         self._failure: Interrupted | None = None
         self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._futures: list[tuple[torch.futures.Future[Any], Any]] = []
+        if pending is None:
+            self._complete(None)
 
     def wait(self) -> None:
         """Block until the operation has completed and its results are in the tensors.  Interrupted if it failed."""
-        pending = self._pending
-        error: RuntimeError | None = None
-        if pending is not None:
-            try:
-                pending.wait()
-            except RuntimeError as caught:
-                error = caught
-            del pending
-        self._complete(error)
+        if not self._over.is_set():
+            if self._peer is not None:
+                # torch's wait for a message can be neither ended nor limited: so it is not the caller who is in it.
+                threading.Thread(target=self._wait_for_message, name="reknit-gloo-message", daemon=True).start()
+            self._wait_in_slices()
         if self._failure is not None:
             raise self._failure
 
     def is_completed(self) -> bool:
         """Whether `wait` would return or raise at once.  Of `isend` and `irecv` gloo tells only after the wait."""
         pending = self._pending
-        return pending is None or pending.is_completed()
+        return self._over.is_set() or (pending is not None and pending.is_completed())
 
-    def future(self) -> torch.futures.Future[None]:
-        """A future that completes after the results are in the tensors, or with Interrupted.
+    def future(self, value: Any = None) -> torch.futures.Future[Any]:
+        """A future that completes with `value` after the results are in the tensors, or with Interrupted.
 
         Not for `isend` and `irecv`, of which gloo has none: CommunicatorError.
         """
-        result: torch.futures.Future[None] = torch.futures.Future()
-        if self._pending is None:
-            self._complete(None)
-            self._settle(result)
-            return result
-        try:
-            pending = self._pending.get_future()
-        except RuntimeError:
-            raise CommunicatorError(f"{self._operation} has no future; wait for it") from None
-
-        def done(completed: torch.futures.Future[list[torch.Tensor]]) -> None:
-            # Not by `wait`: torch's Work is marked as completed only after its future's callbacks have run.
-            try:
-                completed.value()
-            except RuntimeError as error:
-                self._complete(error)
-            else:
-                self._complete(None)
-            self._settle(result)
-
-        pending.add_done_callback(done)
+        result: torch.futures.Future[Any] = torch.futures.Future()
+        with self._lock:
+            pending = self._pending
+            if pending is not None and self._peer is not None:
+                raise CommunicatorError(f"{self._operation} has no future; wait for it")
+            if pending is not None:
+                self._futures.append((result, value))
+        if pending is None:
+            self._settle([(result, value)])
+        else:
+            pending.get_future().add_done_callback(self._gloo_is_done)
         return result
 
-    def _complete(self, error: RuntimeError | None) -> None:
-        with self._lock:
-            self._pending = None
-            finish, self._finish = self._finish, None
-            if error is not None and self._failure is None:
-                self._failure = self._communicator.failed(self._operation, error)
-            if finish is not None and self._failure is None:
-                finish()
-
-    def _settle(self, result: torch.futures.Future[None]) -> None:
-        if self._failure is not None:
-            result.set_exception(self._failure)  # type: ignore[arg-type]  # torch's stub says None
+    def _wait_for_message(self) -> None:
+        pending = self._pending
+        if pending is None:
+            return
+        try:
+            pending.wait()
+        except RuntimeError as error:
+            self._complete(error)
         else:
-            result.set_result(None)
+            self._complete(None)
 
-    def _let_go(self) -> None:
-        """Drop what holds the group; for the communicator, which is closing."""
-        if self._pending is not None:
-            self._complete(RuntimeError("the communicator was closed"))
+    def _wait_in_slices(self) -> None:
+        """Wait, and look up from time to time, since gloo may never come back: see `GlooGroup.at_rest`."""
+        left_before = False
+        while not self._wait_a_slice():
+            # What a peer had sent before it left may still be on its way through gloo: hence twice.
+            left = self._communicator._has_left(self._peer)
+            if left and left_before:
+                self._communicator.interrupt(f"{self._operation} failed: a peer left while it was under way")
+            left_before = left
+
+    def _wait_a_slice(self) -> bool:
+        """Wait a little; whether the operation is over."""
+        pending = self._pending
+        if pending is None or self._peer is not None:
+            return self._over.wait(WAIT_SLICE.total_seconds())
+        try:
+            # In gloo: nothing is faster.
+            pending.wait(WAIT_SLICE)
+        except RuntimeError as error:
+            if pending.is_completed():
+                self._complete(error)
+        else:
+            self._complete(None)
+        return self._over.is_set()
+
+    def _gloo_is_done(self, completed: torch.futures.Future[Any]) -> None:
+        # Not by `wait`: torch's Work is marked as completed only after its future's callbacks have run.
+        try:
+            completed.value()
+        except RuntimeError as error:
+            self._complete(error)
+        else:
+            self._complete(None)
+
+    def _complete(self, error: Exception | None) -> None:
+        """The operation has ended; only the first call counts.  All that holds torch's group is let go."""
+        failure = self._communicator._failed(self._operation, error) if error is not None else None
+        with self._lock:
+            if self._over.is_set():
+                return
+            finish, self._finish = self._finish, None
+            if failure is None and finish is not None:
+                finish()
+            self._failure, self._pending = failure, None
+            futures, self._futures = self._futures, []
+            self._over.set()
+        self._communicator._forget(self)
+        self._settle(futures)
+
+    def _settle(self, futures: list[tuple[torch.futures.Future[Any], Any]]) -> None:
+        for future, value in futures:
+            if self._failure is not None:
+                future.set_exception(self._failure)
+            else:
+                future.set_result(value)

@@ -8,8 +8,10 @@ is handed others in their stead, which are closed at once).
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import ipaddress
+import os
 import socket
 import struct
 import threading
@@ -30,11 +32,15 @@ from reknit.runtime.sockets import (
     duplicate_connections,
     hung_up,
     listening_address,
+    only_ours,
     shut_down,
-    socket_inodes,
+    socket_descriptors,
 )
 
 CANCELLATION_POLL_S = 0.004
+GLOO_CLOSES_WITHIN_S = 0.005
+POLL_S = 0.0003
+WORKER_THREAD_NAME = "pt_gloo_runloop"
 ADDRESS_BYTES = 18
 ADDRESS_KEY = "address/"
 DEVICE_ATTEMPTS = 20
@@ -140,8 +146,30 @@ class GlooGroup:
                 return
             self._interrupted = True
             self._gone = self._peers_gone_now()
+            # First the reading half alone: gloo sees the end and closes, while what it still writes is taken, and
+            # thereby completed.  A write that fails would leave its operation waiting: see `at_rest`.
+            for connection in self._connections:
+                shut_down(connection.socket, socket.SHUT_RD)
+            give_up = time.monotonic() + GLOO_CLOSES_WITHIN_S
+            while not only_ours(self._connections) and time.monotonic() < give_up:
+                time.sleep(POLL_S)
             for connection in self._connections:
                 shut_down(connection.socket)
+
+    def at_rest(self, seen_asleep: set[str]) -> bool:
+        """Whether gloo will never touch a tensor again, although operations of this group have not ended.
+
+        After an interrupt, all of gloo's waits end but one kind: it forgets to tell an operation whose message was
+        still being written when the connection ended, which then waits for its timeout.  Once gloo has closed
+        the connections and its threads have been seen asleep, nothing can follow but that.  Ask again and again with
+        the same `seen_asleep`; False as long as the group is not interrupted.
+        """
+        with self._lock:
+            if not self._interrupted or not only_ours(self._connections):
+                return False
+        workers = _gloo_threads()
+        seen_asleep.update(thread for thread, asleep in workers.items() if asleep)
+        return bool(workers) and seen_asleep.issuperset(workers)
 
     def close(self) -> None:
         """Interrupt, and let go of everything.  Idempotent, from any thread.
@@ -159,7 +187,45 @@ class GlooGroup:
             connection.socket.close()
         if store is not None:
             store.close()
-            threading.Thread(target=last_references.clear, name="reknit-gloo-drop").start()
+            _drop_aside(last_references)
+
+
+_dropping: set[threading.Thread] = set()
+
+
+def _drop_aside(last_references: list[object]) -> None:
+    """Let go of a group on a thread of its own, which an operation that waits for its timeout holds as long."""
+
+    def drop() -> None:
+        last_references.clear()
+        _dropping.discard(threading.current_thread())
+
+    thread = threading.Thread(target=drop, name="reknit-gloo-drop", daemon=True)
+    _dropping.add(thread)
+    thread.start()
+
+
+@atexit.register
+def _finish_dropping() -> None:
+    """The interpreter must not end while a thread is about to come back from gloo; one that is stuck there may stay."""
+    deadline = time.monotonic() + 0.5
+    for thread in list(_dropping):
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _gloo_threads() -> dict[str, bool]:
+    """The threads on which gloo runs operations, of all groups in this process: id → whether it is asleep now."""
+    found = {}
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{thread}/stat", encoding="ascii", errors="replace") as stat:
+                # "id (name) state …"; the name may contain anything.
+                name, _, rest = stat.read().partition("(")[2].rpartition(")")
+        except OSError:
+            continue
+        if name == WORKER_THREAD_NAME:
+            found[thread] = rest.split()[0] == "S"
+    return found
 
 
 class GlooBuild:
@@ -300,9 +366,9 @@ def _listening_device(hostname: str) -> tuple[dist.ProcessGroupGloo.Device, Addr
     """
     with _device_lock:
         for _ in range(DEVICE_ATTEMPTS):
-            before = socket_inodes()
+            before = socket_descriptors()
             device = dist.ProcessGroupGloo.create_device(hostname=hostname, lazy_init=False)
-            opened = [item for item in socket_inodes().items() if item[0] not in before]
+            opened = [(name, numbers[0]) for name, numbers in socket_descriptors().items() if name not in before]
             addresses = [address for item in opened if (address := listening_address(*item)) is not None]
             if len(addresses) == 1:
                 return device, addresses[0]

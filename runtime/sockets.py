@@ -72,16 +72,16 @@ def peer_address(connection: socket.socket) -> Address | None:
         return None
 
 
-def socket_inodes() -> dict[str, int]:
-    """All sockets of this process: the kernel's name of each (`socket:[inode]`) → one descriptor of it."""
-    found: dict[str, int] = {}
+def socket_descriptors() -> dict[str, list[int]]:
+    """All sockets of this process: the kernel's name of each (`socket:[inode]`) → its descriptors."""
+    found: dict[str, list[int]] = {}
     for entry in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{entry}")
         except OSError:
             continue
         if target.startswith("socket:"):
-            found.setdefault(target, int(entry))
+            found.setdefault(target, []).append(int(entry))
     return found
 
 
@@ -117,7 +117,7 @@ def duplicate_connections(wanted: Callable[[Address, Address], bool]) -> list[Co
     is asked again of the duplicate, which nobody else can close.
     """
     found = []
-    for descriptor in socket_inodes().values():
+    for descriptor, *_ in socket_descriptors().values():
         borrowed = _borrowed(descriptor)
         if borrowed is None:
             continue
@@ -137,8 +137,8 @@ def duplicate_connections(wanted: Callable[[Address, Address], bool]) -> list[Co
     return found
 
 
-def listening_address(inode: str, descriptor: int) -> Address | None:
-    """The address that this socket listens on, or None if it is not (or no longer) a listening TCP socket."""
+def listening_address(name: str, descriptor: int) -> Address | None:
+    """The address that the socket of this name listens on, or None if it is no listening TCP socket, or gone."""
     borrowed = _borrowed(descriptor)
     if borrowed is None:
         return None
@@ -148,7 +148,7 @@ def listening_address(inode: str, descriptor: int) -> Address | None:
         if not borrowed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             return None
         address = local_address(borrowed)
-        return address if os.readlink(f"/proc/self/fd/{descriptor}") == inode else None
+        return address if os.readlink(f"/proc/self/fd/{descriptor}") == name else None
     except OSError:
         return None
     finally:
@@ -164,9 +164,18 @@ def hung_up(connections: list[socket.socket]) -> list[bool]:
     return [connection.fileno() in gone for connection in connections]
 
 
-def shut_down(connection: socket.socket) -> None:
-    """End the connection in both directions, for every descriptor of it; one that is already broken is fine."""
+def shut_down(connection: socket.socket, how: int = socket.SHUT_RDWR) -> None:
+    """End the connection for every descriptor of it; one that is already broken is fine."""
     try:
-        connection.shutdown(socket.SHUT_RDWR)
+        connection.shutdown(how)
     except OSError:
         pass
+
+
+def only_ours(connections: list[Connection]) -> bool:
+    """Whether nobody but us has any of these sockets open any more."""
+    descriptors = socket_descriptors()
+    return all(
+        descriptors.get(f"socket:[{os.fstat(connection.socket.fileno()).st_ino}]") == [connection.socket.fileno()]
+        for connection in connections
+    )
