@@ -263,7 +263,10 @@ class Agent:
         worker.lost_at = time.monotonic()
         worker.peer = None
         if self._keeper is not None:
-            self._keeper.kill(worker, self._config.ladder.kill_delay if worker.finished else 0)
+            if worker.exited is not None:
+                self._keeper.handle(worker.exited, self._job_has_finished())
+            else:
+                self._keeper.kill(worker, self._config.ladder.kill_delay if worker.finished else 0)
         elif not worker.finished and not self._job_has_finished():
             self._event("worker_died", worker.worker_id, pid=item.peer.pid, cause="its connection closed")
             log.warning("%s is gone: its connection closed", worker.worker_id)
@@ -271,8 +274,9 @@ class Agent:
     def _handle_process(self, item: Started | Exited | Failed) -> None:
         assert self._keeper is not None
         worker = self._workers[item.worker_id]
-        if isinstance(item, Exited) and worker.member is not None and worker.lost_at is None:
-            self._session.remove_member(worker.worker_id)
+        if isinstance(item, Exited) and worker.peer is not None:
+            worker.exited = item  # what it said before it died is still on its way, and comes before its "closed"
+            return
         self._keeper.handle(item, self._job_has_finished())
 
     # ---------------------------------------------------------------- plans
@@ -323,9 +327,10 @@ class Agent:
         worker.view = view
         replica = view.replica
         if replica is not None and worker.member is not None:
-            self._event(
+            self._events.write(
                 "placed",
                 worker.worker_id,
+                view.generation,
                 replica=replica.slot,
                 coordinate=worker.member.coordinate,
                 formation=f"{replica.slot}@{replica.formed}",

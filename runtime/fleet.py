@@ -12,6 +12,7 @@ from reknit.rendezvous.parts import View
 from reknit.rendezvous.records import Member, Name
 from reknit.runtime.ipc import Peer
 from reknit.runtime.restart import WorkerExit
+from reknit.runtime.supervisor import Exited
 
 
 @dataclass
@@ -24,6 +25,7 @@ class Worker:
     peer: Peer | None = None
     member: Member | None = None
     view: View | None = None
+    exited: Exited | None = None
     attached_once: bool = False
     finished: bool = False
     over: bool = False
@@ -33,7 +35,7 @@ class Worker:
 
     def forget_process(self) -> None:
         """A new process takes this slot."""
-        self.pid = self.peer = self.member = self.view = self.lost_at = self.restart_at = None
+        self.pid = self.peer = self.member = self.view = self.exited = self.lost_at = self.restart_at = None
         self.finished = False
 
     @property
