@@ -121,11 +121,15 @@ class Candidacy:
         contact = self.contact
         return now + self._timing.ttl if contact is None else contact.settles(now)
 
-    def close(self) -> None:
-        """Stop; waits for the operation under way.  The lease is left standing."""
+    def stop(self) -> None:
+        """Begin to stop, without waiting for it."""
         with self._condition:
             self._closing = True
             self._condition.notify_all()
+
+    def close(self) -> None:
+        """Stop; waits for the operation under way.  The lease is left standing."""
+        self.stop()
         if self._thread.is_alive():
             self._thread.join(self._timing.operation + 1)
 

@@ -82,11 +82,15 @@ class Mirror:
         with self._condition:
             return not self._dirty and not self._doomed
 
-    def close(self) -> None:
-        """Stop; waits for operations under way, at most as long as one may take."""
+    def stop(self) -> None:
+        """Begin to stop, without waiting for it."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
+
+    def close(self) -> None:
+        """Stop; waits for operations under way, at most as long as one may take."""
+        self.stop()
         for thread in self._threads:
             thread.join(self._timeout + 1)
 

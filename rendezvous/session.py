@@ -103,9 +103,7 @@ class Session:
             self._members.pop(worker_id, None)
             self._given.pop(worker_id, None)
             self._told.pop(worker_id, None)
-            watch = self._watches.pop(self._keys.assignment(worker_id), None)
-        if watch is not None:
-            watch.close()
+        # its assignments are watched on: the worker's next incarnation would else wait for a new watch
 
     def request_view(self, head: Head, name: Name, coordinate: int | None) -> None:
         """Fetch what `name` at `coordinate` (None: it has none) needs of the plan; answered by `ViewFetched`.
@@ -126,6 +124,7 @@ class Session:
             except StoreUnavailable:
                 if time.monotonic() >= deadline:
                     raise
+                time.sleep(self._timing.retry)
                 continue
             if standing is not None:
                 break
@@ -188,9 +187,11 @@ class Session:
             self._watches.clear()
         for watch in watches:
             watch.close()
-        self._views.close()
-        self._mirror.close()
-        self._candidacy.close()
+        parts = (self._views, self._mirror, self._candidacy)
+        for part in parts:
+            part.stop()
+        for part in parts:
+            part.close()
         lease = self._candidacy.lease
         if revoke and lease is not None:
             try:

@@ -63,11 +63,15 @@ class ViewFetcher:
             self._newest = max(self._newest, generation)
             self._condition.notify_all()
 
-    def close(self) -> None:
-        """Stop; waits for the operation under way."""
+    def stop(self) -> None:
+        """Begin to stop, without waiting for it."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
+
+    def close(self) -> None:
+        """Stop; waits for the operation under way."""
+        self.stop()
         if self._thread.is_alive():
             self._thread.join(self._timeout + 1)
 
