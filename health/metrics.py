@@ -1,7 +1,7 @@
 """The agent's Prometheus metrics, and the only importer of prometheus_client.
 
-Workers never export anything themselves: they tell the agent, which owns the one registry of this host's part of the job.
-Label `training_job`, since `job` is Prometheus' own.
+Workers never export anything themselves: they tell the agent, which owns the one registry of this host's part of the
+job. Label `training_job`, since `job` is Prometheus' own.
 """
 
 from __future__ import annotations

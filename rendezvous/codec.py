@@ -1,7 +1,8 @@
 """Records as JSON, validated on read.
 
 Every value carries `format`.  Fields that this version does not know are kept on a member's record, so that an older
-agent that rewrites its record loses nothing; a value that does not fit raises `RecordError`, which callers count and skip.
+agent that rewrites its record loses nothing; a value that does not fit raises `RecordError`, which callers count and
+skip.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A plan as it is published: a small head that everybody watches, and immutable parts that few fetch.
 
-Under a job's prefix (DESIGN.md §4; rule 4 of §6):
+Under a job's prefix (rule 4 of runtime/PROTOCOL.md):
 
     plan                                          the head
     plans/<generation>/head                       the same head, kept as history

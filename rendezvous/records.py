@@ -17,7 +17,7 @@ RUNNING, WAITING, FINISHED, LOST = "running", "waiting", "finished", "lost"
 
 
 class Version(NamedTuple):
-    """Which attempt made a worker's state: ordered by generation first, then step (DESIGN.md §6, rule 1)."""
+    """Which attempt made a worker's state: ordered by generation first, then step (runtime/PROTOCOL.md, rule 1)."""
 
     generation: int
     step: int

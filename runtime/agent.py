@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from reknit.health.metrics import Metrics
+from reknit.rendezvous.candidacy import Timing
 from reknit.rendezvous.embedded import EmbeddedEtcd
 from reknit.rendezvous.errors import RecordError
 from reknit.rendezvous.etcd import EtcdStore
@@ -29,7 +30,7 @@ from reknit.rendezvous.leader import Leader
 from reknit.rendezvous.parts import Head, View, encode_view
 from reknit.rendezvous.plan import Patience
 from reknit.rendezvous.records import FINISHED, LOST
-from reknit.rendezvous.session import Session, Timing
+from reknit.rendezvous.session import Session
 from reknit.rendezvous.session_events import Assigned, Deposed, Elected, HeadSeen, StoreDown, StoreUp, ViewFetched
 from reknit.rendezvous.store import Store
 from reknit.runtime import logs
@@ -202,8 +203,8 @@ class Agent:
                 log.warning("etcd does not answer: membership is frozen, training goes on")
             case StoreUp(outage):
                 log.warning("etcd answers again after %.1f s", outage)
-            case _Stop(number):
-                self._end(128 + number, f"stopped by {signal.Signals(number).name}")
+            case _Stop():
+                self._end(128 + item.number, f"stopped by {signal.Signals(item.number).name}")
             case _:
                 pass
 
@@ -303,7 +304,7 @@ class Agent:
             self._end(EXIT_STATE_LOST, f"the job cannot go on: {head.reason}")
 
     def _start_afresh(self, worker: Worker) -> None:
-        log.info("%s is started afresh: its coordinate is not needed, another one is", worker.worker_id)
+        log.info("%s is started afresh, as the leader asks", worker.worker_id)
         if self._keeper is not None:
             self._keeper.kill(worker, 0)
         elif worker.peer is not None:

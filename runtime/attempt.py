@@ -1,6 +1,6 @@
 """One attempt at a step: reduce, vote, commit; or be ended by a membership change and swallowed.
 
-The order is DESIGN.md §6's, rules 13 and 14.  What can fail, fails before the vote; after it there is only the
+The order is PROTOCOL.md's, rules 13 and 14.  What can fail, fails before the vote; after it there is only the
 optimizer's own step.
 """
 
@@ -123,7 +123,7 @@ class Attempt:
             job.recovery.leave(None)
 
     def _vote(self, groups: Groups) -> int:
-        """MIN of the newest generation known: first in the data group, then in the replica.  Success: all are prepared."""
+        """MIN of the newest generation known, in the data group, then in the replica.  Success: all are prepared."""
         assert groups.data is not None
         assert groups.rounds is not None
         known = torch.tensor([self._job.recovery.known], dtype=torch.int64)

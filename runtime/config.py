@@ -1,7 +1,7 @@
 """The agent's settings: one frozen value, read once from the command line, and a ladder of times that holds.
 
-One time, `detect`, derives all the others.  Each can be set by itself; a ladder that cannot hold is refused with the two
-that conflict.
+One time, `detect`, derives all the others.  Each can be set by itself; a ladder that cannot hold is refused with the
+two that conflict.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Ladder:
     """How long things may take, in seconds.  Made by `derive`.
 
     `detect`: how soon a silent loss must be noticed.  `lease`: an agent's lease.  `keepalive`: between renewals.
-    `user_timeout`: a data-plane peer that acknowledges nothing.  `connect`: building a group.  `join_window`: for a burst
-    of arrivals.  `report_grace`: for the loss behind a broken connection.  `kill_delay`: from SIGTERM to SIGKILL.
+    `user_timeout`: a data-plane peer that acknowledges nothing.  `connect`: building a group.  `join_window`: for a
+    burst of arrivals.  `report_grace`: for the loss behind a broken connection.  `kill_delay`: from SIGTERM to SIGKILL.
     """
 
     detect: float

@@ -1,4 +1,4 @@
-"""The rounds inside a replica: every member says a few numbers, and everybody hears all of them, or that one has failed.
+"""The rounds inside a replica: every member says a few numbers, and hears everybody's, or that one has failed.
 
 A replica's rounds are what keeps the members of an intact replica together (rule 7 of PROTOCOL.md): they are not
 interrupted while the formation stands, and a member that leaves the generation says "failed" in the round that the

@@ -17,8 +17,8 @@ from reknit.rendezvous.records import Version
 class Row(NamedTuple):
     """One placed worker's line in the comparison.
 
-    `current`: it was brought to a decided version within its present unbroken run of places.  Since then nobody can have
-    committed what this worker had not prepared.
+    `current`: it was brought to a decided version within its present unbroken run of places.  Since then nobody can
+    have committed what this worker had not prepared.
     """
 
     coordinate: int

@@ -89,7 +89,7 @@ class Formation:
 
 
 def _abort(group: dist.ProcessGroup) -> None:
-    """NCCL's way out: its own collectives end with an error.  Needs TORCH_NCCL_ASYNC_ERROR_HANDLING=0 (see `prepare`)."""
+    """NCCL's way out: its collectives end with an error.  Needs the setting that `prepare` makes."""
     try:
         dist.distributed_c10d._abort_process_group(group)
     except Exception as error:
@@ -145,7 +145,7 @@ def form(
     device: torch.device,
     timeout_s: float,
 ) -> Formation:
-    """Make the groups of a formation in `generation`.  `connect` builds an interruptible gloo group on a prefix; raises Interrupted."""
+    """Make the groups of a formation in `generation`.  `connect` builds a gloo group.  Raises Interrupted."""
     identity = FormationId.of(replica)
     prefix = f"formation/{generation}/{replica.slot}"
     if len(replica.places) == 1:  # nobody to talk to, but pipelines and scripts expect a default group

@@ -1,9 +1,9 @@
 """Reduces gradients over the data group, bucket by bucket, while the backward pass still runs.
 
-Why not DistributedDataParallel: it rebuilds its buckets after a rank's first backward, in the order in which that rank's
-gradients came.  A newcomer would reduce its first step in other buckets than the survivors, and gloo ends the process
-when sizes differ.  Here the buckets are a pure function of the parameter list, the same on every rank at every step, and
-the same code serves a pipeline stage, whose gradients are reduced once after the schedule.
+Why not DistributedDataParallel: it rebuilds its buckets after a rank's first backward, in the order in which that
+rank's gradients came.  A newcomer would reduce its first step in other buckets than the survivors, and gloo ends the
+process when sizes differ.  Here the buckets are a pure function of the parameter list, the same on every rank at every
+step, and the same code serves a pipeline stage, whose gradients are reduced once after the schedule.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def _groups(parameters: Sequence[torch.nn.Parameter]) -> Iterator[list[torch.nn.
 class Reduction:
     """The gradient reduction of one set of parameters.
 
-    With `overlap`, each parameter's gradient is watched: as soon as a bucket is complete in the armed backward pass it is
-    reduced.  `finish` does what is left and waits.  Buckets always go out in the same order on every rank.
+    With `overlap`, each parameter's gradient is watched: as soon as a bucket is complete in the armed backward pass it
+    is reduced.  `finish` does what is left and waits.  Buckets always go out in the same order on every rank.
     """
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], overlap: bool) -> None:
@@ -137,7 +137,7 @@ class Reduction:
         self._armed = last_backward
         if last_backward:
             for bucket in self.buckets:
-                bucket.waiting = {i for i in range(len(bucket.parameters))}
+                bucket.waiting = set(range(len(bucket.parameters)))
 
     def _on_gradient(self, parameter: torch.Tensor) -> None:
         # Never raise into autograd: an error is kept for `finish`.

@@ -1,8 +1,8 @@
 """Moves one worker's whole registered state to a peer at the same coordinate, over their data group.
 
 The structure travels pickled with the tensors taken out of it; each tensor then travels as its raw bytes, straight from
-its own storage and into the memory that the receiver gives to the user's `load_state_dict`.  Peers trust each other: the
-data plane is not authenticated (README, "What it does not do").
+its own storage and into the memory that the receiver gives to the user's `load_state_dict`.  Peers trust each other:
+the data plane is not authenticated (README, "What it does not do").
 """
 
 from __future__ import annotations

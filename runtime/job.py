@@ -1,6 +1,6 @@
 """What a training script calls: `join()` and the job that it returns.
 
-The script's own loop stays in charge (DESIGN.md §6).  Everything that membership changes do to it happens in two places:
+The script's own loop stays in charge (README).  Everything that membership changes do to it happens in two places:
 when an attempt begins, or the step is asked for, this worker comes to the job's present generation and step; and inside
 an attempt anything that the change broke ends the attempt, and the loop tries again.
 """

@@ -94,6 +94,7 @@ class Keeper:
         own = {"REKNIT_WORKER_ID": worker.worker_id, "LOCAL_RANK": str(worker.index)}
         if "OMP_NUM_THREADS" not in os.environ:
             own["OMP_NUM_THREADS"] = "1"  # as torchrun: many workers share the cores
+        assert self._config.script is not None  # a sidecar keeps nobody
         script = [self._config.script, *self._config.arguments]
         self._supervisor.start(worker.worker_id, script, {**self._environment, **own})
 

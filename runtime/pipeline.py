@@ -18,8 +18,8 @@ import torch.distributed as dist
 class Share:
     """What a pipeline is built for.
 
-    `stage` of `stages` is this rank's; `group` is the replica's pipe group (None with one stage); `micro_batches` is how
-    many of them this replica runs in a step.
+    `stage` of `stages` is this rank's; `group` is the replica's pipe group (None with one stage); `micro_batches` is
+    how many of them this replica runs in a step.
     """
 
     stage: int

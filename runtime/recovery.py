@@ -158,7 +158,8 @@ class Recovery:
     def enter(self, last_known: int = 0) -> Groups:
         """Enter the newest generation that has a place for this worker, and come to the decided version in it.
 
-        Waits for such a plan; repeats with the next one when something breaks on the way.  Raises Released or StateLost.
+        Waits for such a plan; repeats with the next one when something breaks on the way.  Raises Released or
+        StateLost.
         """
         while True:
             groups = self._take_place()
@@ -284,7 +285,7 @@ class Recovery:
         groups.rounds = ReplicaRounds(communicator)
 
     def _keep_or_form(self, groups: Groups) -> None:
-        """Keep the formation's groups if every member has them; else all make them anew, on a prefix of this generation.
+        """Keep the formation's groups if every member has them; else all make them anew, in this generation.
 
         A generation may break while a new formation is being made, when some members have its groups and some don't.
         """

@@ -1,8 +1,8 @@
 """What a worker holds: its registered objects, their version, and an update that waits for the job's word.
 
 A version says which attempt made the state (rule 1 of PROTOCOL.md).  Between the reduction and the vote's outcome a
-worker holds a *prepared* update on top of its committed state: the gradients are complete, and the step that they belong
-to is made either by the vote or by a later comparison ("roll forward"), in both cases by the same `apply`.
+worker holds a *prepared* update on top of its committed state: the gradients are complete, and the step that they
+belong to is made either by the vote or by a later comparison ("roll forward"), in both cases by the same `apply`.
 """
 
 from __future__ import annotations

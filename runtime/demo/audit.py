@@ -1,4 +1,4 @@
-"""What must hold whatever was killed (DESIGN.md §7), counted from what processes told and the kernel showed.  Pure."""
+"""What must hold whatever was killed, counted from what processes told and the kernel showed.  Pure."""
 
 from __future__ import annotations
 
