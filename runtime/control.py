@@ -115,7 +115,7 @@ class ReplicaRounds:
         assert self._communicator is not None
         output = torch.empty(self._communicator.size * len(row), dtype=torch.int64)
         self._run(output, torch.tensor(row, dtype=torch.int64))
-        return output.view(self._communicator.size, len(row)).tolist()  # type: ignore[no-any-return]
+        return output.view(self._communicator.size, len(row)).tolist()
 
     def _run(self, output: torch.Tensor, words: torch.Tensor) -> None:
         assert self._communicator is not None

@@ -109,8 +109,10 @@ def choose_backend(asked: str) -> str:
 
 def adopt(communicator: Communicator) -> dist.ProcessGroup:
     """Make a connected communicator torch's default group."""
+    backend = communicator.backend
+    assert backend is not None
     _register_backend()
-    _adopting.append(communicator.backend)
+    _adopting.append(backend)
     try:
         dist.init_process_group(BACKEND, store=dist.HashStore(), rank=communicator.rank, world_size=communicator.size)
     finally:
