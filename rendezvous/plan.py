@@ -1,12 +1,12 @@
 """The leader's decision: members, spec and the previous plan -> the next plan and its reason, or nothing to do yet.
 
 One pure function, `next_plan`, looks at everything afresh each time (level-triggered), so that a leader which has just
-been elected decides as its predecessor would have.  DESIGN.md §4 and rules 2-5, 10 of §6.
+been elected decides as its predecessor would have.  Rules 2-5 and 10 of runtime/PROTOCOL.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from reknit.rendezvous.places import Candidate, Places, choose_places, newest_complete, places_for
@@ -102,9 +102,8 @@ class _View:
         self.head: Places = tuple(replica.names for replica in previous.replicas)
 
     def _is_here(self, member: Member) -> bool:
-        """Not here: who drained and has ended; who was excluded by a plan, and will learn so and end itself."""
-        excluded = (member.ready or member.incomplete) and member.name not in self.past
-        return not excluded and not (member.draining and member.finished)
+        """Not here: who drained and has ended; who was excluded by a plan, and will be told to start afresh."""
+        return not is_excluded(member, self.past) and not (member.draining and member.finished)
 
     # ---------------------------------------------------------------- the rules
 
@@ -293,6 +292,11 @@ def history(plan: Plan) -> dict[Name, _Past]:
         for coordinate, place in enumerate(replica.places):
             past[place.name] = _Past(coordinate, plan.generation, place.since)
     return past
+
+
+def is_excluded(member: Member, past: Container[Name]) -> bool:
+    """Whether a plan took this process, which had a place once, for lost: it gets no place again."""
+    return bool(member.ready or member.incomplete) and member.name not in past
 
 
 def runs(plan: Plan, members: Sequence[Member]) -> bool:

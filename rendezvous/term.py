@@ -18,7 +18,7 @@ from reknit.rendezvous.codec import decode_spec
 from reknit.rendezvous.errors import Deposed, StoreError, StoreUnavailable
 from reknit.rendezvous.keys import Assignment
 from reknit.rendezvous.places import Candidate
-from reknit.rendezvous.plan import Observed, Outcome, Patience, candidate, history, next_plan, runs
+from reknit.rendezvous.plan import Observed, Outcome, Patience, candidate, history, is_excluded, next_plan, runs
 from reknit.rendezvous.publisher import NOTHING, Publisher, newest_reported
 from reknit.rendezvous.records import FINISHED, LOST, Member, Name, Plan, Spec
 from reknit.rendezvous.rejected import Rejected
@@ -170,7 +170,7 @@ class Term:
             return
         outcome = next_plan(observed, spec, self.publisher.plan, now, self._patience)
         if outcome.plan is None and outcome.again is None:
-            outcome = self._restart(previous, observed, spec, now) or outcome
+            outcome = self._recall(previous, observed) or self._restart(previous, observed, spec, now) or outcome
         if outcome.plan is not None:
             self._publish(outcome.plan, now)
             return
@@ -227,6 +227,20 @@ class Term:
             self.given.update({assignment.name.worker_id: assignment for assignment in assignments})
             where = ", ".join(f"{name} for {spec.axes.coordinate(index)}" for name, index in told.items())
             logger.info("told to build: %s (pipe.model)", where)
+
+    def _recall(self, previous: Plan, observed: Sequence[Observed]) -> Outcome | None:
+        """Ask members that were taken for lost, but live and are back, to start afresh; once each."""
+        members, past = [o.member for o in observed], history(previous)
+        if previous.state in (FINISHED, LOST) or (previous.replicas and not runs(previous, members)):
+            return None
+        names = tuple(
+            sorted(m.name for m in members if is_excluded(m, past) and not m.finished and m.name not in self._asked)
+        )
+        if not names:
+            return None
+        self._asked.update(names)
+        reason = f"asking {', '.join(map(str, names))}, taken for lost and back, to start afresh"
+        return Outcome(restart_plan(previous, names, members, reason), reason)
 
     def _restart(self, previous: Plan, observed: Sequence[Observed], spec: Spec, now: float) -> Outcome | None:
         """Ask members that fit nowhere, but would if they were fresh, to start afresh; once each, after `detect`."""

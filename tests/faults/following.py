@@ -15,13 +15,14 @@ from torch import nn
 from reknit.runtime.job import Job
 from tests.faults.fail_at import Injector
 
-STOP = "stop-at"
+STOP, HOLD = "stop-at", "hold"
 
 
 class Orders:
     """The test's orders to one training process, in a folder."""
 
     def __init__(self) -> None:
+        """Read the command line; wait as long as the test holds newcomers back."""
         parser = argparse.ArgumentParser()
         parser.add_argument("--orders", type=Path, required=True, metavar="FOLDER")
         parser.add_argument("--step-ms", type=float, default=10)
@@ -29,11 +30,21 @@ class Orders:
         self._folder, self._pause = arguments.orders, arguments.step_ms / 1000
         torch.set_num_threads(1)
         faulthandler.register(signal.SIGUSR1)  # the test asks for it when it has waited in vain
+        while (self._folder / HOLD).exists():
+            time.sleep(0.005)
 
     def obey(self, job: Job, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Put the faults in."""
         worker = os.environ["REKNIT_WORKER_ID"]
         Injector(self._folder, worker, lambda: job.state.step).install(model, optimizer)
+
+    def first(self, what: str) -> bool:
+        """Whether this process is the first one of the job that asks this."""
+        try:
+            (self._folder / what).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
     def go_on(self, step: int) -> bool:
         """Whether to make another step: until the test has said how many, for ever."""

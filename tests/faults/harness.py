@@ -14,13 +14,14 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from tests.faults.fail_at import fail_at
-from tests.faults.following import STOP
+from tests.faults.following import HOLD, STOP
 
 Event = dict[str, Any]
 
@@ -47,14 +48,15 @@ class JobRun:
         arguments: Sequence[str] = (),
         *,
         replicas: str | None = "1",
-        pipe: int = 1,
+        pipe: int | None = 1,
         options: Sequence[str] = ("--standalone",),
         name: str = "run",
     ) -> None:
         self.folder, self.name = folder, name
         self.orders = folder / "orders"
         self.events_path, self.output_path = folder / f"{name}.events", folder / f"{name}.output"
-        shape = [*(["--replicas", replicas] if replicas is not None else []), "--pipe", str(pipe)]
+        shape = ["--replicas", replicas] if replicas is not None else []
+        shape += ["--pipe", str(pipe)] if pipe is not None else []
         ordered = ["--orders", str(self.orders)] if Path(script).parent == SCRIPTS else []
         self._command = [sys.executable, "-m", "reknit.runtime.cli", "run", *options, *shape]
         self._command += ["--events", str(self.events_path), str(script), *ordered, *arguments]
@@ -240,6 +242,16 @@ class JobRun:
         """Let `worker` kill itself when it is first at `phase` of `step` (by default: soon) or a later one."""
         self.poll()
         return fail_at(self.orders, worker, self.step + 2 if step is None else step, phase)
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Let processes that start now wait before they join, until the block is left."""
+        path = self.orders / HOLD
+        path.touch()
+        try:
+            yield
+        finally:
+            path.unlink()
 
     def stop_soon(self) -> int:
         """Let the job end in a while; return its last step."""

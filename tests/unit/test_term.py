@@ -85,6 +85,20 @@ def test_a_member_that_vanishes_and_returns_between_two_looks_changes_nothing(de
     assert desk.look(2.0, *ALL) == 1
 
 
+def test_who_was_taken_for_lost_and_is_back_is_asked_once_to_start_afresh(desk: Desk) -> None:
+    desk.look(1.0, *ALL)
+    assert desk.look(2.0, *(member(number, ready=1) for number in range(3))) == 1
+    late = [member(number, ready=1) for number in range(2)]
+    assert desk.look(3.0, *late) == 2
+    back = member(2, ready=1, left=2)
+    assert desk.look(4.0, *late, back) == 2  # not before generation 2 runs
+    assert desk.look(5.0, *(member(number, ready=2) for number in range(2)), back) == 3
+    assert desk.term.publisher.plan is not None
+    assert desk.term.publisher.plan.restart == (back.name,)
+    assert {back.name} & desk.term.publisher.plan.names == set()
+    assert desk.look(6.0, *(member(number, ready=3) for number in range(2)), back) == 3
+
+
 def test_missing_members_are_waited_for_until_the_store_has_settled(desk: Desk) -> None:
     desk.look(1.0, *ALL)
     desk.tenure.settled = math.inf
