@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 BACKEND = "reknit"
 _serial = itertools.count(1)
-_adopting: list[dist.Backend] = []
+_adopting: list[dist.ProcessGroupGloo] = []
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _register_backend() -> None:
         dist.Backend.register_backend(BACKEND, _adopted, devices=["cpu"])
 
 
-def _adopted(store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> dist.Backend:
+def _adopted(store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> dist.ProcessGroupGloo:
     if not _adopting:
         raise RuntimeError("a group on reknit's backend is made by reknit, at each formation; use backend='gloo'")
     return _adopting[-1]
