@@ -154,7 +154,7 @@ class Mirror:
         begun = time.monotonic()
         was_there = self._store.delete(key, timeout=self._timeout)
         self.deletions += 1
-        logger.info("deleted %s in %.1f ms%s", key, (time.monotonic() - begun) * 1e3, "" if was_there else " (absent)")
+        logger.debug("deleted %s in %.1f ms%s", key, (time.monotonic() - begun) * 1e3, "" if was_there else " (absent)")
 
     def _attempt(self, key: str, operation: Callable[[], None]) -> bool:
         try:

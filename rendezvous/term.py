@@ -121,7 +121,7 @@ class Term:
         if self.spec is not None and spec.axes != self.spec.axes:
             self._rejected.add(entry, f"the axes of a running job never change ({self.spec.axes} -> {spec.axes})")
         elif spec != self.spec:
-            logger.info("the spec is now %s", spec)
+            logger.debug("the spec is now %s", spec)
             self.spec = spec
 
     def on_head(self, news: News, now: float) -> None:
@@ -202,7 +202,7 @@ class Term:
         self.publisher.publish(plan)
         self.published += 1
         self._again = now  # look once more at once: for assignments, and for what this plan leaves to do
-        logger.info(
+        logger.debug(
             "generation %d: %s (%s, %d replicas, %d spares, broken up to %d; %.1f ms)",
             plan.generation,
             plan.reason,
@@ -226,7 +226,7 @@ class Term:
             self.publisher.assign(assignments)
             self.given.update({assignment.name.worker_id: assignment for assignment in assignments})
             where = ", ".join(f"{name} for {spec.axes.coordinate(index)}" for name, index in told.items())
-            logger.info("told to build: %s (pipe.model)", where)
+            logger.debug("told to build: %s (pipe.model)", where)
 
     def _recall(self, previous: Plan, observed: Sequence[Observed]) -> Outcome | None:
         """Ask members that were taken for lost, but live and are back, to start afresh; once each."""

@@ -105,7 +105,7 @@ class ViewFetcher:
             if name in self._requests:
                 return
             if head.generation < self._newest:
-                logger.info("generation %d is over: its view for %s is given up", head.generation, name)
+                logger.debug("generation %d is over: its view for %s is given up", head.generation, name)
                 return
             self._requests[name] = (head, coordinate)
             if not self._closed:

@@ -31,7 +31,7 @@ from reknit.rendezvous.parts import Head, View, encode_view
 from reknit.rendezvous.plan import Patience
 from reknit.rendezvous.records import FINISHED, LOST
 from reknit.rendezvous.session import Session
-from reknit.rendezvous.session_events import Assigned, Deposed, Elected, HeadSeen, StoreDown, StoreUp, ViewFetched
+from reknit.rendezvous.session_events import Assigned, Deposed, Elected, HeadSeen, ViewFetched
 from reknit.rendezvous.store import Store
 from reknit.runtime import logs
 from reknit.runtime.config import Config
@@ -194,15 +194,9 @@ class Agent:
             case Assigned():
                 self._assign(item)
             case Elected(revision):
-                log.info("this agent leads (term %d)", revision)
                 self._leader.lead(revision)
-            case Deposed(reason):
-                log.warning("this agent no longer leads: %s", reason)
+            case Deposed():
                 self._leader.follow()
-            case StoreDown():
-                log.warning("etcd does not answer: membership is frozen, training goes on")
-            case StoreUp(outage):
-                log.warning("etcd answers again after %.1f s", outage)
             case _Stop():
                 self._end(128 + item.number, f"stopped by {signal.Signals(item.number).name}")
             case _:
@@ -301,7 +295,9 @@ class Agent:
             else:
                 self._ask_view(worker, head)
         if head.state == LOST:
-            self._end(EXIT_STATE_LOST, f"the job cannot go on: {head.reason}")
+            failure = self._keeper.last_failure if self._keeper is not None else None
+            why = f" ({failure}; all that it said is above)" if failure else ""
+            self._end(EXIT_STATE_LOST, f"the job cannot go on: {head.reason}{why}")
 
     def _start_afresh(self, worker: Worker) -> None:
         log.info("%s is started afresh, as the leader asks", worker.worker_id)
