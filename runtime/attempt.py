@@ -111,7 +111,6 @@ class Attempt:
             _clip(groups.rounds, parameters, clip_norm)
         version = Version(groups.generation, step + 1)
         job.state.prepare(version, Update(optimizer, scheduler, scaler, job._take_samples(), job._take_numbers()))
-        job.event("prepared", step=version.step, samples=list(job._samples_of_update()), version=list(version))
         injection.reach("vote", step)
         newest = self._vote(groups)
         injection.reach("voted", step)

@@ -39,8 +39,8 @@ class View(Protocol):
     def replica(self) -> int:
         """This replica's index among them, dense from 0."""
 
-    def begin_shard(self, is_last: bool) -> None:
-        """Called before each shard is handed out; it may raise to end the attempt early."""
+    def begin_shard(self, indices: Sequence[int], is_last: bool) -> None:
+        """Called with the sample indices of each shard before it is handed out; may raise to end the attempt early."""
 
     def consumed(self, indices: Sequence[int]) -> None:
         """Called with the sample indices once the training loop has worked on them."""
@@ -200,15 +200,15 @@ class Sampler:
         share = deal(self.micro_batches, self._view.replicas, self._view.replica)
         parts = torch.from_numpy(self._indices(step, share)).view(len(share), self.micro_batch)
         for number, indices in enumerate(parts, start=1):
-            self._view.begin_shard(is_last=number == len(parts))
+            self._view.begin_shard(indices.tolist(), is_last=number == len(parts))
             yield Shard(indices, self.weight)
             self._view.consumed(indices.tolist())
 
     def batch(self, step: int) -> Batch:
         """This replica's whole share of `step` at once.  It counts as consumed: a pipeline runs all of it or fails."""
         share = deal(self.micro_batches, self._view.replicas, self._view.replica)
-        self._view.begin_shard(is_last=True)
         indices = torch.from_numpy(self._indices(step, share))
+        self._view.begin_shard(indices.tolist(), is_last=True)
         self._view.consumed(indices.tolist())
         return Batch(indices, len(share), self.weight)
 

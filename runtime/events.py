@@ -11,7 +11,7 @@ Every line has `t` (CLOCK_MONOTONIC seconds, comparable across the processes of 
     reinit_begin     -
     reinit_done      seconds, formation, group, replica, replicas, step, fds, threads
     healed           source, bytes, seconds, step
-    prepared         step, samples, version (before the vote: the worker may die before it can tell of the commit)
+    contributed      step, samples, version (before its last gradients go out: others may commit them if it dies then)
     committed        step, samples, version, rolled_forward (if so), and what the script logged
     retried          step, reason
     worker_died      pid, cause

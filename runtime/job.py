@@ -21,7 +21,7 @@ import torch
 
 from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.parts import decode_view
-from reknit.rendezvous.records import FINISHED, LOST, Coordinate, Name
+from reknit.rendezvous.records import FINISHED, LOST, Coordinate, Name, Version
 from reknit.runtime import bootstrap
 from reknit.runtime.attempt import Attempt
 from reknit.runtime.data import Sampler, deal
@@ -101,6 +101,7 @@ class Job:
         self._made_reductions: list[Reduction] | None = None
         self._pipelines: list[Pipeline] = []
         self._sampler: Sampler | None = None
+        self._dealt: list[int] = []
         self._samples: list[int] = []
         self._numbers: dict[str, float] = {}
         self.wiring = Wiring()
@@ -292,15 +293,23 @@ class Job:
     def _begin_attempt(self) -> Groups:
         groups = self._present()
         assert groups.data is not None
-        self._samples, self._numbers = [], {}
+        self._dealt, self._samples, self._numbers = [], [], {}
         for reduction in self._reductions():
             reduction.begin(groups.data)
         self.state.begin_attempt()
         return groups
 
-    def begin_shard(self, is_last: bool) -> None:
-        """The sampler is about to hand out a shard: the last one's backward pass completes the gradients."""
+    def begin_shard(self, indices: Sequence[int], is_last: bool) -> None:
+        """The sampler is about to hand out a shard: the last one's backward pass completes the gradients.
+
+        From then on the others may have all that they need to commit this step, whatever becomes of this worker: so it
+        tells now what it puts in.
+        """
         self.recovery.check()
+        self._dealt.extend(indices)
+        if is_last:
+            version = Version(self._present().generation, self.state.step + 1)
+            self.event("contributed", step=version.step, samples=self._dealt, version=list(version))
         for reduction in self._reductions():
             reduction.arm(is_last)
 
@@ -315,9 +324,6 @@ class Job:
     def _take_numbers(self) -> dict[str, float]:
         numbers, self._numbers = self._numbers, {}
         return numbers
-
-    def _samples_of_update(self) -> tuple[int, ...]:
-        return self.state.update.samples if self.state.update is not None else ()
 
     # ---------------------------------------------------------------- telling the agent
 

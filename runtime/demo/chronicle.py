@@ -47,8 +47,8 @@ class Chronicle:
     """What happened.
 
     `seats`: generation → worker → its place.  `uses`: version → worker → the samples that it consumed for that version,
-    as told before the vote (`prepared`) or after it (`committed`).  `finishes`: worker → (coordinate, hash of its
-    state).  `inspections`: process id → generation → (descriptors, threads) at full strength.
+    as told before its gradients went out (`contributed`) or after the step (`committed`).  `finishes`: worker →
+    (coordinate, hash of its state).  `inspections`: process id → generation → (descriptors, threads) at full strength.
     """
 
     axes: Axes = field(default_factory=Axes)
@@ -102,7 +102,7 @@ class Chronicle:
                     event["group"],
                     event["seconds"],
                 )
-            case "prepared" | "committed":
+            case "contributed" | "committed":
                 self._consume(event)
             case "finished":
                 self.finishes[worker] = (event.get("coordinate", ""), event.get("state_sha256", ""))

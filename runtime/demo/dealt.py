@@ -17,7 +17,7 @@ class _Nobody:
 
     replicas, replica = 1, 0
 
-    def begin_shard(self, is_last: bool) -> None:
+    def begin_shard(self, indices: Sequence[int], is_last: bool) -> None:
         return None
 
     def consumed(self, indices: Sequence[int]) -> None:

@@ -1,7 +1,7 @@
 """DESIGN.md §7, invariants 1 to 5, read off a job's events: each function raises AssertionError naming what broke.
 
-They may be asked at any moment; only `finished_alike` needs a job that has ended.  The events of several agents of a job
-may be put together (each says in `run` which file it is from).
+They may be asked at any moment; only `finished_alike` needs a job that has ended.  The events of several agents of a
+job may be put together (each says in `run` which file it is from).
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ Event = dict[str, Any]
 Version = tuple[int, int]
 
 
-def check(events: Sequence[Event], samples_of: Callable[[int], Sequence[int]]) -> None:
-    """All that can be said of a job that runs.  `samples_of(step)`: what the attempt on top of `step` steps must use."""
+def check(events: Sequence[Event], samples_of: Callable[[int], Sequence[int]], up_to: int | None = None) -> None:
+    """All that can be said of a running job.  `samples_of(step)`: what the attempt on top of `step` steps must use.
+
+    `up_to`: the newest step whose samples to count, if the job goes on: of the very newest, not everything is told yet.
+    """
     in_order = sorted(events, key=lambda event: event["t"])
     one_plan_a_generation(in_order)
     one_generation_at_a_time(in_order)
     intact_replicas_untouched(in_order)
     one_state_a_step(in_order)
-    every_sample_once(in_order, samples_of)
+    every_sample_once(in_order, samples_of, up_to)
     never_back(in_order)
 
 
@@ -38,20 +41,20 @@ def one_plan_a_generation(events: Iterable[Event]) -> None:
 
 
 def one_generation_at_a_time(events: Iterable[Event]) -> None:
-    """1: a process enters ever newer generations, and prepares and commits only in the one that it is in."""
+    """1: a process enters ever newer generations, and contributes and commits only in the one that it is in."""
     current: dict[int, int] = {}
     for event, pid in with_pid(events):
         generation = event["generation"]
         if event["event"] == "reinit_done":
             assert generation > current.get(pid, 0), f"{event['worker']} went back to generation {generation}"
             current[pid] = generation
-        elif event["event"] in ("prepared", "committed") and not event.get("rolled_forward"):
+        elif event["event"] in ("contributed", "committed") and not event.get("rolled_forward"):
             acted = event["version"][0]
             assert acted == current.get(pid), f"{event['worker']} acted in {acted} while in {current.get(pid)}: {event}"
 
 
 def intact_replicas_untouched(events: Sequence[Event]) -> None:
-    """2: while a formation stands, its members keep their processes and group objects; and it stands if nobody is lost."""
+    """2: a formation stands while nobody of it is lost, and its members keep their processes and group objects."""
     groups: dict[tuple[str, str], str] = {}
     for event, pid in with_pid(events):
         if event["event"] == "reinit_done":
@@ -90,7 +93,9 @@ def one_state_a_step(events: Iterable[Event]) -> None:
         assert len(seen) == 1, f"after step {step} coordinate {coordinate} had different states: {dict(seen)}"
 
 
-def every_sample_once(events: Sequence[Event], samples_of: Callable[[int], Sequence[int]]) -> None:
+def every_sample_once(
+    events: Sequence[Event], samples_of: Callable[[int], Sequence[int]], up_to: int | None = None
+) -> None:
     """4: each committed step is committed in one version, and that used each of its samples once at each coordinate."""
     versions = committed_versions(events)
     used: dict[tuple[Version, int], Counter[int]] = defaultdict(Counter)
@@ -98,9 +103,10 @@ def every_sample_once(events: Sequence[Event], samples_of: Callable[[int], Seque
     for event, pid in with_pid(events):
         if event["event"] == "placed":
             coordinates[pid] = event["coordinate"]
-        elif event["event"] == "prepared":
+        elif event["event"] == "contributed":
             used[version_of(event), coordinates[pid]].update(event["samples"])
-    for step in range(1, max(versions, default=0) + 1):
+    newest = max(versions, default=0)
+    for step in range(1, (newest if up_to is None else up_to) + 1):
         assert len(versions[step]) == 1, f"step {step} was committed in versions {sorted(versions[step])}"
         (version,) = versions[step]
         for coordinate in set(coordinates.values()):
@@ -126,7 +132,8 @@ def never_back(events: Iterable[Event]) -> None:
         if event["event"] == "healed":
             last[pid] = event["step"]
         elif event["event"] == "committed":
-            assert event["step"] == last.get(pid, 0) + 1, f"{event['worker']} went from step {last.get(pid, 0)}: {event}"
+            before = last.get(pid, 0)
+            assert event["step"] == before + 1, f"{event['worker']} went from step {before}: {event}"
             last[pid] = event["step"]
 
 
@@ -149,7 +156,7 @@ def losses(events: Iterable[Event]) -> dict[int, float]:
     for event, pid in with_pid(events):
         if event["event"] == "placed":
             coordinates[pid] = event["coordinate"]
-        elif event["event"] == "prepared":
+        elif event["event"] == "contributed":
             members[version_of(event)].add(pid)
         elif event["event"] == "committed" and "loss" in event:
             told[version_of(event)][pid] = event["loss"]

@@ -40,7 +40,7 @@ class StaticJob:
         self.gradients: dict[str, torch.Tensor] = {}
         self.registered: dict[str, Any] = {}
 
-    def begin_shard(self, is_last: bool) -> None:
+    def begin_shard(self, indices: Any, is_last: bool) -> None:
         pass
 
     def consumed(self, indices: Any) -> None:

@@ -73,7 +73,7 @@ class Writer:
         self.t += STEP_SECONDS
         for worker, samples in self.shares().items():
             version = [self.generation, self.step + 1]
-            self.write("prepared", worker, step=self.step + 1, samples=list(samples), version=version)
+            self.write("contributed", worker, step=self.step + 1, samples=list(samples), version=version)
 
     def commit(self, but: str | None = None) -> None:
         for worker, samples in self.shares().items():

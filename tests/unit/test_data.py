@@ -24,7 +24,7 @@ class RecordingView:
     begun: list[bool] = field(default_factory=list)
     used: list[int] = field(default_factory=list)
 
-    def begin_shard(self, is_last: bool) -> None:
+    def begin_shard(self, indices: Sequence[int], is_last: bool) -> None:
         self.begun.append(is_last)
 
     def consumed(self, indices: Sequence[int]) -> None:
@@ -166,7 +166,7 @@ def test_an_unfinished_shard_is_not_consumed() -> None:
 
 def test_the_view_can_end_the_attempt_between_two_shards() -> None:
     class Ending(RecordingView):
-        def begin_shard(self, is_last: bool) -> None:
+        def begin_shard(self, indices: Sequence[int], is_last: bool) -> None:
             if is_last:
                 raise InterruptedError
 

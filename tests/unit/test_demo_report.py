@@ -63,7 +63,7 @@ def test_a_good_run_is_told_as_it_was() -> None:
     assert problems_of(write_story()) == []
 
 
-def test_a_victim_that_had_prepared_a_committed_step_counts_as_having_consumed_its_samples() -> None:
+def test_a_victim_that_had_contributed_to_a_committed_step_counts_as_having_consumed_its_samples() -> None:
     report = report_on(write_story(killed_after_vote=True))
     assert report["samples"]["missing"] == report["samples"]["repeated"] == 0
     # The survivors' last step of the old generation came after the kill: the gap begins there.
@@ -72,7 +72,7 @@ def test_a_victim_that_had_prepared_a_committed_step_counts_as_having_consumed_i
 
 def test_work_that_was_never_committed_does_not_count() -> None:
     events = write_story()
-    for line in [line for line in events if line["event"] == "prepared" and line["step"] == 4]:
+    for line in [line for line in events if line["event"] == "contributed" and line["step"] == 4]:
         events.append({**line, "generation": 1, "version": [1, 4]})
     assert problems_of(events) == []
 
@@ -93,19 +93,19 @@ Doctor = Callable[[list[Event]], None]
 
 def lose_a_sample(events: list[Event]) -> None:
     for worker in ("worker-0", "worker-1"):
-        for event in ("prepared", "committed"):
+        for event in ("contributed", "committed"):
             find(events, event, worker, step=2)["samples"].pop()
 
 
 def repeat_a_sample(events: list[Event]) -> None:
     for worker in ("worker-0", "worker-1"):
-        for event in ("prepared", "committed"):
+        for event in ("contributed", "committed"):
             find(events, event, worker, step=5)["samples"].append(24)
 
 
 def use_a_foreign_sample(events: list[Event]) -> None:
     for worker in ("worker-0", "worker-1"):
-        for event in ("prepared", "committed"):
+        for event in ("contributed", "committed"):
             find(events, event, worker, step=5)["samples"][0] = 777
 
 
@@ -115,7 +115,7 @@ def commit_a_step_twice(events: list[Event]) -> None:
 
 
 def let_stages_disagree(events: list[Event]) -> None:
-    for event in ("prepared", "committed"):
+    for event in ("contributed", "committed"):
         mine, other = find(events, event, "worker-1", step=2), find(events, event, "worker-5", step=2)
         mine["samples"], other["samples"] = other["samples"], mine["samples"]
 
@@ -125,7 +125,7 @@ def contradict_oneself(events: list[Event]) -> None:
 
 
 def forget_a_worker(events: list[Event]) -> None:
-    for event in ("prepared", "committed"):
+    for event in ("contributed", "committed"):
         events.remove(find(events, event, "worker-4", step=2))
 
 
