@@ -10,6 +10,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from torch import nn
 from reknit.runtime import healing, injection
 
 # In the order of a step.  `half voted`: the data group has voted, the replica has not.  `optimizer`: the parameters are
-# stepped, the version isn't taken yet.  `committed`: it is taken, and nobody has been told.  The last two are of a reinit:
-# a healing's source or receiver dies in the middle of the transfer.
+# stepped, the version isn't taken yet.  `committed`: it is taken, and nobody has been told.  The last two are of a
+# reinit: a healing's source or receiver dies in the middle of the transfer.
 PHASES = ("forward", "backward", "reduce", "vote", "half voted", "voted", "optimizer", "committed", "heal", "be healed")
 ANY = "any"
 
@@ -57,13 +58,11 @@ class Injector:
     def reach(self, phase: str, step: int) -> None:
         """This worker is at `phase`: die, if that was asked for."""
         for path in self._folder.glob("*.fault"):
-            try:
+            with suppress(FileNotFoundError):  # somebody else has struck
                 fault = json.loads(path.read_text())
                 if fault["worker"] in (self._worker, ANY) and fault["phase"] == phase and step >= fault["step"]:
-                    path.unlink()  # one process succeeds
+                    path.unlink()
                     os.kill(os.getpid(), signal.SIGKILL)
-            except FileNotFoundError:
-                continue
 
     def _on_point(self, phase: str, step: int) -> None:
         if phase not in ("heal", "be healed"):  # these strike later, in the middle of the transfer
@@ -93,4 +92,4 @@ class Injector:
             self.reach("be healed", 1 << 62)  # its own step says nothing: it is being replaced
             return count
 
-        healing._send_bytes, healing._receive_bytes = send_and_die, receive_and_die
+        vars(healing).update(_send_bytes=send_and_die, _receive_bytes=receive_and_die)

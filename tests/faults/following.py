@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 import torch
+from tests.faults.fail_at import Injector
 from torch import nn
 
 from reknit.runtime.job import Job
-from tests.faults.fail_at import Injector
 
 STOP, HOLD = "stop-at", "hold"
 

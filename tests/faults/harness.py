@@ -1,7 +1,7 @@
 """Runs a job as a user does, with `reknit run` in processes of its own, and lets a test wait for what happens to it.
 
-Everything is learnt from the events file.  A wait has a deadline and fails the test with what the job said last; nothing
-that a job has started outlives its test.
+Everything is learnt from the events file.  A wait has a deadline and fails the test with what the job said last;
+nothing that a job has started outlives its test.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-
 from tests.faults.fail_at import fail_at
 from tests.faults.following import HOLD, STOP
 
@@ -70,7 +69,8 @@ class JobRun:
     def start(self) -> None:
         """Start the agent; returns at once."""
         self.orders.mkdir(exist_ok=True)
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))  # the scripts import from tests/
+        # The scripts import from tests/.
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         environment = {**os.environ, MARK: self._mark, "PYTHONPATH": path}
         with self.output_path.open("ab") as output:
             self._process = subprocess.Popen(
@@ -123,11 +123,9 @@ class JobRun:
         """Living processes that this run has started, by id: their command lines."""
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
-            try:
+            with suppress(OSError):
                 if f"{MARK}={self._mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
                     found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
-            except OSError:
-                continue
         return found
 
     # ---------------------------------------------------------------- what happens
@@ -188,7 +186,8 @@ class JobRun:
             time.sleep(0.01)
         last = "\n".join(json.dumps(event)[:300] for event in self.poll()[-60:])
         left = "\n".join(f"{pid} {command}" for pid, command in self.processes().items())
-        pytest.fail(f"{self.name}: {why}\n{last}\n--- left:\n{left}\n--- printed:\n{self.output()[-12000:]}", pytrace=False)
+        printed = self.output()[-12000:]
+        pytest.fail(f"{self.name}: {why}\n{last}\n--- left:\n{left}\n--- printed:\n{printed}", pytrace=False)
 
     # ---------------------------------------------------------------- the job's state
 
@@ -220,7 +219,7 @@ class JobRun:
         self.wait_step(self.step + count, timeout)
 
     def wait_strength(self, replicas: int, since: int = 0, timeout: float = 20.0) -> Event:
-        """Wait for a step committed, after position `since`, by a generation with so many replicas; return that event."""
+        """Wait for a step committed in a generation with so many replicas, both after position `since`; return it."""
 
         def reached() -> Event | None:
             full = {event["generation"] for event in self.of("plan", since) if event["replicas"] == replicas}
@@ -264,7 +263,5 @@ class JobRun:
 
 
 def _kill(pid: int, number: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass

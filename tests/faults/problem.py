@@ -1,4 +1,4 @@
-"""The small problem that the fault tests train on, and what plain torch, in one process and without faults, makes of it.
+"""The small problem that the fault tests train on, and what one process of plain torch, without faults, makes of it.
 
 Two layers that are a replica of one worker, or one pipeline stage each.  Small enough that a step takes milliseconds.
 """

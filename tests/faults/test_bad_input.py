@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.faults import invariants, problem
+from tests.faults.harness import SCRIPTS, START_SECONDS, TRAIN_DATA, JobRun
 
 from reknit.rendezvous.embedded import EmbeddedEtcd
 from reknit.rendezvous.etcd import EtcdStore
-from tests.faults import invariants, problem
-from tests.faults.harness import SCRIPTS, START_SECONDS, TRAIN_DATA, JobRun
 
 TRAIN_BADLY = SCRIPTS / "train_badly.py"
 STANDALONE = ("--standalone",)
@@ -82,7 +82,7 @@ def test_a_script_that_raises_at_step_5_on_every_worker(tmp_path: Path) -> None:
     options = (*STANDALONE, "--max-restarts", "1", "--backoff", "0")
     with JobRun(tmp_path, TRAIN_BADLY, ["in every attempt"], replicas="2", options=options) as run:
         assert run.wait_end(START_SECONDS) in (1, 3)  # given up; or the state is lost with its last holder
-        assert re.search("is given up|is lost", last_sentence(run))
+        assert re.search("is given up|is lost.*TheirOwn: loss is not a number", last_sentence(run))
         assert "TheirOwn: loss is not a number" in run.output()
         assert run.step == 5
 
@@ -112,7 +112,7 @@ def test_garbage_in_etcd(etcd: EmbeddedEtcd, tmp_path: Path) -> None:
     """Under every key of the job and beside them, before the job is there and while it runs."""
     store = EtcdStore(etcd.endpoint)
     prefix = "/reknit/garbled/"
-    keys = ("spec", "plan", "members/worker-9", "members/", "assignments/worker-9", "plans/1/1/replica/0", "plans/x", "what")
+    keys = ("spec", "plan", "members/worker-9", "members/", "assignments/worker-9", "plans/1/1/replica/0", "plans/x")
 
     def litter(*more: str) -> None:
         for number, key in enumerate((*keys, *more)):

@@ -6,15 +6,14 @@ One job for each shape goes through all phases, one after the other, each from f
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-
 from tests.faults import invariants, problem
 from tests.faults.fail_at import ANY, PHASES
-from tests.faults.harness import START_SECONDS, TRAIN_DATA, TRAIN_PIPE, JobRun
+from tests.faults.harness import START_SECONDS, TRAIN_DATA, TRAIN_PIPE, Event, JobRun
 
 IN_A_STEP = tuple(phase for phase in PHASES if phase not in ("heal", "be healed"))
 HARDLY_ANY = 1e-3  # relative difference: replicas sum in another order than one process does
@@ -62,9 +61,17 @@ class Campaign:
 
     def recover(self, since: int) -> None:
         """Wait until the job is at full strength again, and three steps more; all invariants hold."""
-        self.run.wait_strength(self.shape.replicas, since)
-        self.run.wait_steps(3)
-        invariants.check(self.run.events, problem.samples_of)
+        whole = self.run.wait_strength(self.shape.replicas, since)
+        self.run.wait_step(whole["step"] + 3)
+        invariants.check(self.run.events, problem.samples_of, up_to=whole["step"])
+
+
+def second_death(run: JobRun, since: int, **fields: Any) -> Event:
+    def second() -> Event | None:
+        return next(itertools.islice(run.of("worker_died", since, **fields), 1, None), None)
+
+    died: Event = run.wait(second, 20.0, "a second death")
+    return died
 
 
 @pytest.fixture(scope="module", params=[DATA, PIPE], ids=str)
@@ -96,7 +103,7 @@ def test_a_newcomer_killed_while_it_is_healed(campaign: Campaign) -> None:
         since = len(run.poll())
         fault = run.fail_at(worker, "be healed", 0)
         run.kill(worker)
-        died = run.wait(lambda s=since, w=worker: _second(run.of("worker_died", s, worker=w)), 20.0, "two deaths")
+        died = second_death(run, since, worker=worker)
         assert not fault.exists()
         assert not list(run.of("healed", since, worker=worker))
         campaign.recover(run.events.index(died))
@@ -110,7 +117,7 @@ def test_a_source_killed_while_it_heals(campaign: Campaign) -> None:
     since = len(run.poll())
     fault = run.fail_at(ANY, "heal", 0)
     run.kill(worker)
-    died = run.wait(lambda: _second(run.of("worker_died", since)), 20.0, "the source's death")
+    died = second_death(run, since)
     assert died["worker"] != worker
     assert not fault.exists()
     campaign.recover(run.events.index(died))
@@ -127,8 +134,4 @@ def test_the_battered_job_finishes(campaign: Campaign) -> None:
     assert len(losses) > 0.9 * last
     for step, expected in zip(range(1, last + 1), problem.reference_losses(), strict=False):
         if step in losses:
-            assert losses[step] == pytest.approx(expected, rel=HARDLY_ANY), f"step {step} is not what one process computes"
-
-
-def _second(events: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-    return next(itertools.islice(events, 1, None), None)
+            assert losses[step] == pytest.approx(expected, rel=HARDLY_ANY), f"one process differs at step {step}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from tests.faults import problem
+from tests.faults.following import Orders
 from torch import nn
 from torch.nn import functional
 
 import reknit
-from tests.faults import problem
-from tests.faults.following import Orders
 
 orders = Orders()
 points, answers = problem.dataset()
@@ -24,7 +24,7 @@ while orders.go_on(job.step):
         total = 0.0
         for shard in data.shards(job.step):
             loss = functional.mse_loss(model(points[shard]), answers[shard]) * shard.weight
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             total += loss.item()
         job.log(loss=total)
         attempt.commit(optimizer, scheduler, clip_norm=problem.CLIP_NORM)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
+from tests.faults import problem
+from tests.faults.following import Orders
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn import functional
 
 import reknit
 from reknit.runtime.pipeline import Share
-from tests.faults import problem
-from tests.faults.following import Orders
 
 orders = Orders()
 points, answers = problem.dataset()
