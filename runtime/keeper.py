@@ -15,7 +15,7 @@ from typing import Any
 
 from reknit.runtime.config import Config
 from reknit.runtime.fleet import Worker
-from reknit.runtime.restart import Restart, RestartPolicy, WorkerExit, describe_exit, next_restart
+from reknit.runtime.restart import Restart, RestartPolicy, WorkerExit, describe_exit, is_failure, next_restart
 from reknit.runtime.supervisor import Exited, Failed, Started, Supervisor, SupervisorEvent
 
 log = logging.getLogger("reknit.agent")
@@ -43,6 +43,7 @@ class Keeper:
         self._supervisor = Supervisor(put, warm=config.warm, modules=("torch", "torch._dynamo", *config.preload))
         self._policy = RestartPolicy(config.max_restarts, config.restart_window, backoff=config.backoff)
         self._stopping = False
+        self.last_failure: str | None = None  # a sentence on the last worker here that failed by itself
 
     def open(self) -> None:
         """Start the warm process and all workers."""
@@ -106,6 +107,9 @@ class Keeper:
             moment = worker.lost_at if worker.lost_at is not None else now
             self._event("worker_died", worker.worker_id, t=moment, pid=item.pid, cause=cause)
             log.warning("%s died: %s", worker.worker_id, cause)
+        if is_failure(item.returncode) and item.returncode != EXIT_RESTART:
+            words = [line for line in self._supervisor.tail(worker.worker_id) if line.strip()]
+            self.last_failure = f"{worker.worker_id} failed ({cause}), saying: {words[-1] if words else 'nothing'}"
         worker.over = True  # unless it is started again below
         if self._stopping or worker.finished or job_finished:
             return
