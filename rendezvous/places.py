@@ -39,15 +39,15 @@ def choose_places(head: Places, candidates: Sequence[Candidate], wanted: int, si
     """Place members: intact replicas stay, the others are filled with the fewest moves of state, up to `wanted`.
 
     `head` is who sits where now, `size` the number of coordinates.  Draining members get a place only if without them
-    there would be fewer than `least` replicas, or until another one is current at their coordinate.  At each coordinate
-    a current member keeps a place before any spare gets one: what has been committed is held by current members alone.
+    there would be fewer than `least` replicas, or until another one at their coordinate has come to the newest plan.
+    At each coordinate a current member keeps a place before any spare gets one: they hold all that was committed.
     """
     by_name = {c.name: c for c in candidates}
     seated = [[c for replica in head if (c := by_name.get(replica[i])) and c.placed] for i in range(size)]
     held = {c.name for column in seated for c in column}
     columns = [[c for c in column if c.ready >= c.since] for column in seated]
     current = {c.name for column in columns for c in column}
-    handing_over = {name for pair in zip(seated, columns, strict=True) for name in _handing_over(*pair)}
+    handing_over = {name for column in seated for name in _handing_over(column)}
 
     def fill(usable: Sequence[Candidate]) -> list[tuple[Name, ...]]:
         names = held.intersection(c.name for c in usable)
@@ -60,11 +60,15 @@ def choose_places(head: Places, candidates: Sequence[Candidate], wanted: int, si
     return tuple(_keep_current(chosen, columns)) if chosen else ()
 
 
-def _handing_over(seated: Sequence[Candidate], current: Sequence[Candidate]) -> list[Name]:
-    """Who of one coordinate must stay although it drains: the state may be nowhere else."""
-    if not all(c.draining for c in current):
+def _handing_over(seated: Sequence[Candidate]) -> list[Name]:
+    """Who of one coordinate must stay although it drains: the state may be nowhere else.
+
+    A new plan is one that nobody has come to yet.  So what is chosen now is chosen again just after it was published.
+    """
+    come = [c for c in seated if c.ready >= c.placed]
+    if not all(c.draining for c in come):
         return []
-    return [c.name for c in (current[:1] or seated) if c.draining]
+    return [c.name for c in (come[:1] or seated) if c.draining]
 
 
 def _fill(

@@ -36,9 +36,24 @@ SCENARIOS = {
     "2x2 spare": Scenario(2, 2, 1, crash=1, spares=(1,)),
     "2x2 spare, losses": Scenario(2, 2, 1, crash=2, desired=1, spares=(1,)),
     "2x2 respawn": Scenario(2, 2, 1, crash=1, respawn=1),
-    "2x2 hasty": Scenario(2, 2, 1, crash=1, glitch=1, spares=(1,), hasty=True),
+    "2x2 hasty": Scenario(2, 2, 1, crash=1, spares=(1,), hasty=True),
     "1x3 losses": Scenario(3, 1, 1, crash=1, silent=1, tear=1, glitch=1, join=1, total=2),
 }
+
+QUICK = (  # together well under a minute on one core
+    "3x1 losses",
+    "3x1 glitch",
+    "2x1 planned",
+    "2x1 spare",
+    "2x1 scale+loss",
+    "2x1 start",
+    "2x1 hasty",
+    "1x2 drain",
+    "1x2 start",
+    "2x2 one loss",
+    "2x2 glitch",
+    "2x2 spare",
+)
 
 BIG = {  # for random walks
     "3x2 anything": Scenario(2, 3, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, spares=(0, 1), total=4, every=True),

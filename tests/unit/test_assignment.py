@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reknit.rendezvous.assignment import assign, possible_replicas, surplus
@@ -70,6 +70,7 @@ def test_survivors_of_one_coordinate_fill_another_one_by_restarting() -> None:
 coordinates = st.lists(st.none() | st.integers(0, 2), max_size=12)
 
 
+@settings(deadline=None)
 @given(coordinates, st.integers(1, 5))
 def test_assignment_leads_to_as_many_replicas_as_there_can_be(bound: list[int | None], wanted: int) -> None:
     people = company(*bound)
@@ -83,6 +84,7 @@ def test_assignment_leads_to_as_many_replicas_as_there_can_be(bound: list[int | 
     assert assign(people, given, wanted, 3) == {}, "and then there is nothing more to do"
 
 
+@settings(deadline=None)
 @given(coordinates, st.integers(1, 5), st.integers(0, 3))
 def test_a_restart_is_never_of_a_placed_member_and_always_of_use(
     bound: list[int | None], wanted: int, replicas: int

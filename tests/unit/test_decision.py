@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reknit.rendezvous.records import Version
@@ -66,6 +66,7 @@ versions = st.builds(Version, st.integers(1, 3), st.integers(0, 3))
 rows = st.builds(Row, st.integers(0, 1), st.none() | versions, st.none() | versions, st.booleans())
 
 
+@settings(deadline=None)
 @given(st.lists(rows, max_size=6), st.randoms())
 def test_the_same_table_in_any_order_decides_alike_and_all_current_ones_hold_the_decision(
     table: list[Row], random: Random
@@ -81,6 +82,7 @@ def test_the_same_table_in_any_order_decides_alike_and_all_current_ones_hold_the
         assert {r.coordinate for r in say} == {0, 1}
 
 
+@settings(deadline=None)
 @given(st.lists(rows, min_size=1, max_size=6))
 def test_a_comparison_repeated_after_some_have_rolled_forward_decides_the_same(table: list[Row]) -> None:
     version = decide(None, table, 2).version
