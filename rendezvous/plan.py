@@ -94,16 +94,12 @@ class _View:
         self.members = [o.member for o in here]
         self.placed = [m for m in self.members if m.name in self.seated]
         self.lost = {name: past for name, past in self.past.items() if name not in self.observed}
-        self.candidates = [
-            candidate(m, self.past.get(m.name))
-            for m in self.members
-            if not m.finished and (m.built or m.name in self.past)
-        ]
+        self.candidates = [candidate(m, self.past.get(m.name)) for m in self.members if m.built or m.name in self.past]
         self.head: Places = tuple(replica.names for replica in previous.replicas)
 
     def _is_here(self, member: Member) -> bool:
-        """Not here: who drained and has ended; who was excluded by a plan, and will be told to start afresh."""
-        return not is_excluded(member, self.past) and not (member.draining and member.finished)
+        """Not here: who was excluded by a plan, and will be told to start afresh."""
+        return not is_excluded(member, self.past)
 
     # ---------------------------------------------------------------- the rules
 
@@ -127,14 +123,13 @@ class _View:
         return None
 
     def finish(self) -> Outcome | None:
-        """Who says `finished` knows that all have made the last step (rule 15): no loss matters any more."""
-        done = [m for m in self.placed if m.finished]
-        if not done:
+        """All who ran the newest generation have made the last step (rule 15), and no coordinate's state is missing."""
+        newest = self.previous.placed
+        ran = {m.name: m for m in self.members if newest and self._placed(m.name) == newest}
+        coordinates = {self.past[name].coordinate for name in ran}
+        if not all(m.finished for m in ran.values()) or len(coordinates) < self.spec.axes.size:
             return None
-        busy = [m.worker_id for m in self.placed if not m.finished and m.left < self.previous.generation]
-        if busy:
-            return Outcome(None, f"{done[0].worker_id} has finished; waiting for {_some(busy)}")
-        reason = f"all {len(self.placed)} members have finished"
+        reason = f"all {len(ran)} members have finished"
         plan = replace(self._plan((), reason), state=FINISHED, former=(), placed=0, origin=0)
         return Outcome(plan, reason)
 
@@ -203,6 +198,8 @@ class _View:
         return self._publish(self._choose(), f"{who} reports that a connection of generation {head} broke", broken=head)
 
     def planned(self) -> Outcome | None:
+        if any(m.finished for m in self.placed):
+            return None  # the last step is made: nobody needs more workers
         places = self._choose()
         if len(places) < self.spec.min_replicas:
             places = ()

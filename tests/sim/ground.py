@@ -147,6 +147,8 @@ class Ground:
     # ---------------------------------------------------------------- what must be reachable
 
     def done(self, s: State) -> bool:
+        if s.plans[-1].finished:
+            return True
         if s.exited:
             return all(w.life != UP or step_of(w.ver) == self.last for w in s.workers if w.member)
         for g, gen in enumerate(s.gens, 1):

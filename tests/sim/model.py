@@ -81,14 +81,16 @@ class Model(Generation):
         g = len(s.plans) + 1
         if plan.lost:
             return self.from_checkpoint(s, plan)
+        if plan.finished:
+            return self.finish(s)
         if plan.target:
             s = self.restart(s, plan) if plan.restore else self.going_back(s, plan.target, True)
         return self.calm(self.seat(s, plan, g), plan)
 
     def calm(self, s: State, plan: Published) -> State:
-        """The same members and reports lead to nothing more."""
+        """The same members and reports lead to nothing more, unless it is the end."""
         more = self.product.next_plan(head_of(s), seen(s), s.desired)
-        if more is not None:
+        if more is not None and not more.finished:
             raise ViolationError(f"one change, two plans: {plan.reason}; then {more.reason}")
         return s
 
@@ -110,6 +112,18 @@ class Model(Generation):
         if step_of(newest):
             raise ViolationError(f"starts anew although {show(newest)} has been committed")
         return s._replace(committed=(plan.target,) + (0,) * self.last)
+
+    def finish(self, s: State) -> State:
+        """The leader says that the job has finished."""
+        newest, head = max(s.committed), s.plans[-1]
+        made = {w.coord for w in s.workers if w.member and w.ver == newest}  # one of them may have died since
+        if step_of(newest) != self.last or len(made) < self.stages:
+            raise ViolationError(f"is said to have finished, but {show(newest)} is all that there is")
+        here = [m for m in everyone(head) if s.workers[m].life == UP and s.workers[m].member]
+        late = [m for m in here if s.workers[m].ver != newest]
+        if late:
+            raise ViolationError(f"is said to have finished, but {late} have not made the last step")
+        return s._replace(plans=(*s.plans, Plan(finished=True)), gens=(*s.gens, None))
 
     def from_checkpoint(self, s: State, plan: Published) -> State:
         """The state is lost, and the plan says so.  Here a checkpoint exists, and everybody goes back to it."""
@@ -230,6 +244,8 @@ class Model(Generation):
     # ---------------------------------------------------------------- all next states
 
     def moves(self, s: State) -> Iterator[Move]:
+        if s.plans[-1].finished:
+            return
         left = self.left_over(s)
         for i, w in enumerate(s.workers):
             if w.life == UP:

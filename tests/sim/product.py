@@ -11,11 +11,24 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from tests.sim.state import INCOMPLETE, Plan, State, Worker
+from tests.sim.state import INCOMPLETE, Plan, State, Worker, step_of
 
 from reknit.rendezvous.places import places_for
 from reknit.rendezvous.plan import Observed, Outcome, Patience, candidate, next_plan, runs
-from reknit.rendezvous.records import LOST, RUNNING, WAITING, Axes, Former, Member, Name, Place, Replica, Spec, Version
+from reknit.rendezvous.records import (
+    FINISHED,
+    LOST,
+    RUNNING,
+    WAITING,
+    Axes,
+    Former,
+    Member,
+    Name,
+    Place,
+    Replica,
+    Spec,
+    Version,
+)
 from reknit.rendezvous.records import Plan as ProductPlan
 from reknit.runtime.decision import Decision, Reaction, Row, Settling, decide, reaction, settling
 
@@ -44,6 +57,7 @@ class Seen(NamedTuple):
     coordinate: int
     draining: bool
     pristine: bool
+    finished: bool
     ready: int
     left: int
     incomplete: int
@@ -63,6 +77,7 @@ class Published(NamedTuple):
     restore: bool
     origin: int
     lost: bool
+    finished: bool
     reason: str
 
 
@@ -88,16 +103,18 @@ def head_of(s: State) -> Head:
 
 def seen(s: State, renewed: int = -1) -> tuple[Seen, ...]:
     """The records of all members; `renewed`: that worker's record is already its new incarnation's."""
-    return tuple(_seen(i, w, int(i == renewed)) for i, w in enumerate(s.workers) if w.member)
+    last = len(s.committed) - 1
+    return tuple(_seen(i, w, int(i == renewed), last) for i, w in enumerate(s.workers) if w.member)
 
 
-def _seen(i: int, w: Worker, incarnation: int) -> Seen:
+def _seen(i: int, w: Worker, incarnation: int, last: int) -> Seen:
     return Seen(
         i,
         incarnation,
         w.coord,
         w.drain,
         w.pristine,
+        bool(w.ver) and step_of(w.ver) == last,
         w.ready,
         w.left,
         w.incomplete,
@@ -119,6 +136,7 @@ def _observed(record: Seen) -> Observed:
         built=True,
         draining=record.draining,
         pristine=record.pristine,
+        finished=record.finished,
         ready=record.ready,
         left=record.left,
         incomplete=record.incomplete,
@@ -167,6 +185,7 @@ def _published(outcome: Outcome) -> Published | None:
         restore=plan.restore,
         origin=plan.origin,
         lost=plan.state == LOST,
+        finished=plan.state == FINISHED,
         reason=outcome.reason,
     )
 

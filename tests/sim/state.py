@@ -60,6 +60,7 @@ class Plan(NamedTuple):
     target: int = 0  # a version decided by the leader (0: the comparison decides)
     restore: bool = False  # it comes from the scripts or a checkpoint
     origin: int = 0  # the newest generation that restored what the scripts built
+    finished: bool = False  # the leader says that the job has finished
 
 
 class Gen(NamedTuple):
