@@ -141,12 +141,17 @@ class Communicator(Collectives):
         self.interrupt("it was closed")
         if self._group is not None:
             self._give_up_unfinished()
+            with self._lock:
+                never_waited_for = list(self._unfinished)
+            for work in never_waited_for:
+                # gloo is done with it, but as long as it is not told so it holds the group.
+                work._wait_a_slice()
             self._group.close()
 
     def _failed(self, operation: str, error: BaseException | None = None) -> Interrupted:
         """Take note that an operation failed: ends the group for everybody, and returns the exception to raise."""
         gone = tuple(self.peers_gone())
-        reason = self._broken if self._broken is not None else f"{operation} failed"
+        reason = self._broken if self._broken is not None else f"{operation} failed ({_first_words(error)})"
         self.interrupt(reason)
         if error is not None:
             # Its frames hold torch's Work, which holds the group: its sockets, threads and buffers.
@@ -192,8 +197,10 @@ class Communicator(Collectives):
             time.sleep(GIVE_UP_POLL_S)
 
     def _living_backend(self, operation: str) -> Backend:
+        if self._broken is not None:
+            raise self._failed(operation)
         backend = self.backend
-        if self._broken is not None or backend is None:
+        if backend is None:
             raise self._failed(operation)
         return backend
 
@@ -239,6 +246,12 @@ class Communicator(Collectives):
     def _forget(self, work: Work) -> None:
         with self._lock:
             self._unfinished.discard(work)
+
+
+def _first_words(error: BaseException | None) -> str:
+    """What an error says, without gloo's source position and advice."""
+    text = str(error).rpartition("] ")[2] if str(error).startswith("[") else str(error)
+    return text.partition(". ")[0][:200] if error is not None else "it was over before"
 
 
 class Work:
@@ -299,14 +312,8 @@ class Work:
 
     def _wait_for_message(self) -> None:
         pending = self._pending
-        if pending is None:
-            return
-        try:
-            pending.wait()
-        except RuntimeError as error:
-            self._complete(error)
-        else:
-            self._complete(None)
+        if pending is not None:
+            self._ask(pending)
 
     def _wait_in_slices(self) -> None:
         """Wait, and look up from time to time, since gloo may never come back: see `GlooGroup.at_rest`."""
@@ -326,12 +333,22 @@ class Work:
         try:
             # In gloo: nothing is faster.
             pending.wait(WAIT_SLICE)
-        except RuntimeError as error:
+        except RuntimeError:
+            # The slice is over, or the operation is, or both: it may complete between the two lines.
             if pending.is_completed():
-                self._complete(error)
+                self._ask(pending)
         else:
             self._complete(None)
         return self._over.is_set()
+
+    def _ask(self, pending: dist.Work) -> None:
+        """Learn how an operation that has completed ended."""
+        try:
+            pending.wait()
+        except RuntimeError as error:
+            self._complete(error)
+        else:
+            self._complete(None)
 
     def _gloo_is_done(self, completed: torch.futures.Future[Any]) -> None:
         # Not by `wait`: torch's Work is marked as completed only after its future's callbacks have run.
