@@ -102,9 +102,11 @@ def prepare(backend: str) -> None:
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
 
 
-def choose_backend(asked: str) -> str:
-    """`auto` is nccl where CUDA is, else gloo."""
-    return ("nccl" if torch.cuda.is_available() else "gloo") if asked == "auto" else asked
+def choose_backend(asked: str, workers: int) -> str:
+    """`auto` is nccl where each of this host's `workers` has a CUDA device (NCCL refuses to share one), else gloo."""
+    if asked != "auto":
+        return asked
+    return "nccl" if torch.cuda.is_available() and torch.cuda.device_count() >= workers else "gloo"
 
 
 def adopt(communicator: Communicator) -> dist.ProcessGroup:

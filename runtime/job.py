@@ -134,7 +134,7 @@ class Job:
             self.settings = WorkerSettings.decode(message["settings"])
             self._coordinate_index = int(message["coordinate"])
             self.device = _device()
-            backend = choose_backend(self.settings.pipe_backend)
+            backend = choose_backend(self.settings.pipe_backend, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
             prepare(backend)
             self.wiring.configure(self.settings, backend, self.device)
             self._assigned.set()

@@ -93,6 +93,7 @@ class Keeper:
     def _start(self, worker: Worker) -> None:
         worker.forget_process()
         own = {"REKNIT_WORKER_ID": worker.worker_id, "LOCAL_RANK": str(worker.index)}
+        own["LOCAL_WORLD_SIZE"] = str(len(self._workers))
         if "OMP_NUM_THREADS" not in os.environ:
             own["OMP_NUM_THREADS"] = "1"  # as torchrun: many workers share the cores
         assert self._config.script is not None  # a sidecar keeps nobody
