@@ -26,6 +26,7 @@ def check(events: Sequence[Event], samples_of: Callable[[int], Sequence[int]], u
     one_state_a_step(in_order)
     every_sample_once(in_order, samples_of, up_to)
     never_back(in_order)
+    nobody_waits(in_order)
 
 
 def one_plan_a_generation(events: Iterable[Event]) -> None:
@@ -135,6 +136,18 @@ def never_back(events: Iterable[Event]) -> None:
             before = last.get(pid, 0)
             assert event["step"] == before + 1, f"{event['worker']} went from step {before}: {event}"
             last[pid] = event["step"]
+
+
+def nobody_waits(events: Sequence[Event], seconds: float = 5.0) -> None:
+    """6, roughly: after a death the rest commits again within `seconds`; a blocked collective would wait for longer.
+
+    On a quiet machine it takes a tenth of a second.  Only of deaths after which a step was committed at all.
+    """
+    commits = [event["t"] for event in of(events, "committed")]
+    for death in of(events, "worker_died"):
+        following = next((t for t in commits if t > death["t"]), death["t"])
+        gap = following - death["t"]
+        assert gap < seconds, f"after {death['worker']} died at {death['t']} nothing was committed for {gap:.1f} s"
 
 
 def finished_alike(events: Iterable[Event], step: int, workers: int) -> None:

@@ -110,9 +110,9 @@ def test_a_newcomer_killed_while_it_is_healed(campaign: Campaign) -> None:
         assert list(run.of("healed", since, worker=worker))
 
 
+# With two replicas the source would hold the only copy, and the state would be lost with it.
+@pytest.mark.parametrize("campaign", [DATA], ids=str, indirect=True)
 def test_a_source_killed_while_it_heals(campaign: Campaign) -> None:
-    if campaign.shape.replicas < 3:
-        pytest.skip("with two replicas the source holds the only copy: the state is lost with it")
     run, worker = campaign.run, campaign.victim(0)
     since = len(run.poll())
     fault = run.fail_at(ANY, "heal", 0)
