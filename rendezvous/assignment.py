@@ -66,9 +66,13 @@ def surplus(
             counts[coordinate] += 1
             if c.name not in placed:
                 idle.append((coordinate, c.name))
-    reachable = possible_replicas(counts, free, wanted)
-    better = reachable
-    while better < wanted and sum(max(0, better + 1 - n) for n in counts) <= free + _above(counts, better + 1):
+    unplaced = [sum(at == coordinate for at, _ in idle) for coordinate in range(size)]
+
+    def above(replicas: int) -> int:
+        return sum(min(n, max(0, count - replicas)) for n, count in zip(unplaced, counts, strict=True))
+
+    better = reachable = possible_replicas(counts, free, wanted)
+    while better < wanted and sum(max(0, better + 1 - n) for n in counts) <= free + above(better + 1):
         better += 1
     lacking = sum(max(0, better - n) for n in counts) - free
     named: list[Name] = []
@@ -78,7 +82,3 @@ def surplus(
                 counts[coordinate] -= 1
                 named.append(name)
     return tuple(named)
-
-
-def _above(counts: Sequence[int], replicas: int) -> int:
-    return sum(max(0, count - replicas) for count in counts)

@@ -90,9 +90,6 @@ def test_a_restart_is_never_of_a_placed_member_and_always_of_use(
     bound: list[int | None], wanted: int, replicas: int
 ) -> None:
     people = company(*bound)
-    placed: set[Name] = set()
-    for i in range(3):
-        placed |= {c.name for c in people if c.coordinate == i and min(bound.count(k) for k in range(3)) >= replicas}
     seats = [sorted(c.name for c in people if c.coordinate == i)[: min(replicas, wanted)] for i in range(3)]
     placed = {name for column in seats for name in column}
     named = surplus(people, placed, {}, wanted, 3)
