@@ -34,7 +34,7 @@ def stock(arguments: argparse.Namespace) -> None:
         time.sleep(pad)
         chosen = next(shares)
         loss = nn.functional.cross_entropy(model(points[chosen]), answers[chosen])
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -51,7 +51,7 @@ def under_reknit(arguments: argparse.Namespace) -> None:
             time.sleep(pad)
             for shard in data.shards(job.step):
                 loss = nn.functional.cross_entropy(model(points[shard.indices]), answers[shard.indices]) * shard.weight
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
             attempt.commit(optimizer)
 
 
