@@ -154,8 +154,9 @@ class Communicator(Collectives):
         reason = self._broken if self._broken is not None else f"{operation} failed ({_first_words(error)})"
         self.interrupt(reason)
         if error is not None:
-            # Its frames hold torch's Work, which holds the group: its sockets, threads and buffers.
-            error.__traceback__ = None
+            # Their frames hold torch's Work, which holds the group: its sockets, threads and buffers.  torch's binding
+            # raises one exception in the context of another.
+            error.__traceback__ = error.__context__ = None
         who = f"; gone: rank {', '.join(map(str, gone))}" if gone else ""
         interrupted = Interrupted(
             f"group {self.name}, rank {self.rank} of {self.size}: {operation}: {reason}{who}. Leave this generation.",
@@ -285,7 +286,7 @@ class Work:
                 threading.Thread(target=self._wait_for_message, name="reknit-gloo-message", daemon=True).start()
             self._wait_in_slices()
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.renewed()
 
     def is_completed(self) -> bool:
         """Whether `wait` would return or raise at once.  Of `isend` and `irecv` gloo tells only after the wait."""
@@ -377,6 +378,6 @@ class Work:
     def _settle(self, futures: list[tuple[torch.futures.Future[Any], Any]]) -> None:
         for future, value in futures:
             if self._failure is not None:
-                future.set_exception(self._failure)
+                future.set_exception(self._failure.renewed())
             else:
                 future.set_result(value)

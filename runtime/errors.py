@@ -28,6 +28,12 @@ class Interrupted(CommunicatorError):
         self.rank = rank
         self.peers = peers
 
+    def renewed(self) -> Interrupted:
+        """Another one that says the same: raising one that is kept would tie it to all frames that it passes."""
+        copy = Interrupted(str(self), group=self.group, rank=self.rank, peers=self.peers)
+        copy.__cause__ = self.__cause__
+        return copy
+
 
 class BackendRefused(CommunicatorError):
     """The backend asked for cannot do what the data axis needs.  Raised before anything is touched."""

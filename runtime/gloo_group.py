@@ -16,6 +16,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,6 +30,8 @@ from reknit.runtime.sockets import (
     Address,
     Connection,
     KeepAlive,
+    bytes_under_way,
+    discard_received,
     duplicate_connections,
     hung_up,
     listening_address,
@@ -38,7 +41,8 @@ from reknit.runtime.sockets import (
 )
 
 CANCELLATION_POLL_S = 0.004
-GLOO_CLOSES_WITHIN_S = 0.005
+STEP_LIMIT_S = 0.005
+QUIET_S = 0.0005
 POLL_S = 0.0003
 WORKER_THREAD_NAME = "pt_gloo_runloop"
 ADDRESS_BYTES = 18
@@ -146,15 +150,30 @@ class GlooGroup:
                 return
             self._interrupted = True
             self._gone = self._peers_gone_now()
-            # First the reading half alone: gloo sees the end and closes, while what it still writes is taken, and
-            # thereby completed.  A write that fails would leave its operation waiting: see `at_rest`.
-            for connection in self._connections:
-                shut_down(connection.socket, socket.SHUT_RD)
-            give_up = time.monotonic() + GLOO_CLOSES_WITHIN_S
-            while not only_ours(self._connections) and time.monotonic() < give_up:
-                time.sleep(POLL_S)
-            for connection in self._connections:
-                shut_down(connection.socket)
+            self._end_connections([connection.socket for connection in self._connections])
+
+    def _end_connections(self, sockets: list[socket.socket]) -> None:
+        """End all connections such that gloo, here and at living peers, has nothing half sent: see `at_rest`.
+
+        First let go out what gloo has begun to send; then end the reading half alone, so that gloo sees the end and
+        closes, while what it still writes is taken; then take in what the peers have begun to send; and only
+        then let them see the end.  A peer that is stopped or gone takes part in none of this: hence the limits.
+        """
+        _until(lambda: not any(bytes_under_way(one) for one in sockets))
+        for one in sockets:
+            shut_down(one, socket.SHUT_RD)
+        _until(lambda: only_ours(self._connections))
+        quiet_since = time.monotonic()
+
+        def quiet() -> bool:
+            nonlocal quiet_since
+            if sum([discard_received(one) for one in sockets]):
+                quiet_since = time.monotonic()
+            return time.monotonic() - quiet_since > QUIET_S
+
+        _until(quiet)
+        for one in sockets:
+            shut_down(one)
 
     def at_rest(self, seen_asleep: set[str]) -> bool:
         """Whether gloo will never touch a tensor again, although operations of this group have not ended.
@@ -211,6 +230,13 @@ def _finish_dropping() -> None:
     deadline = time.monotonic() + 0.5
     for thread in list(_dropping):
         thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    """Wait until the condition holds, but not for long."""
+    give_up = time.monotonic() + STEP_LIMIT_S
+    while not condition() and time.monotonic() < give_up:
+        time.sleep(POLL_S)
 
 
 def _gloo_threads() -> dict[str, bool]:

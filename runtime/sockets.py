@@ -9,9 +9,12 @@ before" tells whose a socket is.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import socket
+import struct
+import termios
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -170,6 +173,22 @@ def shut_down(connection: socket.socket, how: int = socket.SHUT_RDWR) -> None:
         connection.shutdown(how)
     except OSError:
         pass
+
+
+def bytes_under_way(connection: socket.socket) -> int:
+    """How much of what was written the far kernel has not acknowledged yet."""
+    try:
+        return struct.unpack("=i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]  # type: ignore[no-any-return]
+    except OSError:
+        return 0
+
+
+def discard_received(connection: socket.socket) -> int:
+    """Throw away up to 1 MiB of what has arrived; returns how many bytes.  Never blocks."""
+    try:
+        return len(connection.recv(1 << 20, socket.MSG_DONTWAIT))
+    except OSError:
+        return 0
 
 
 def only_ours(connections: list[Connection]) -> bool:

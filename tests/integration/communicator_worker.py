@@ -69,7 +69,7 @@ def announce_but_never_connect(**arguments: Any) -> Any:
         threading.Event().wait()
         raise AssertionError
 
-    meeting.MeetingClient.get = stall  # type: ignore[method-assign]
+    meeting.MeetingClient.get = stall  # type: ignore[method-assign,assignment]
     connect(**arguments)
 
 
@@ -100,6 +100,11 @@ def all_reduce_until_it_fails(name: str, elements: int = 1000) -> Any:
         groups[name].all_reduce(torch.ones(elements))
 
 
+def wait_for_the_others(name: str) -> Any:
+    say(begun=True)
+    groups[name].barrier()
+
+
 def wait_for_future(name: str) -> Any:
     """A gradient reducer's way: chain on the future."""
     ended = threading.Event()
@@ -126,13 +131,7 @@ def pending_work(name: str) -> Any:
     works = [group.all_reduce(torch.ones(10), asynchronous=True), group.irecv(torch.ones(10), 1 - group.rank)]
     future = group.all_reduce(torch.ones(10), asynchronous=True).future()
     group.close()
-    failed = 0
-    for wait in [*(work.wait for work in works), future.wait]:
-        try:
-            wait()
-        except Interrupted:
-            failed += 1
-    return failed
+    return sum([raises(wait) is Interrupted for wait in [*(work.wait for work in works), future.wait]])
 
 
 def peers_gone(name: str) -> Any:
@@ -187,13 +186,15 @@ def wrong_arguments(name: str) -> Any:
         lambda: group.gather(one, [one] * group.size, (group.rank + 1) % group.size),
         lambda: group.scatter(one, None, group.rank),
     ]
-    refused = 0
-    for call in calls:
-        try:
-            call()
-        except CommunicatorError as error:
-            refused += not isinstance(error, Interrupted)
-    return [refused, len(calls)]
+    return [sum([raises(call) is CommunicatorError for call in calls]), len(calls)]
+
+
+def raises(call: Callable[[], Any]) -> type[BaseException] | None:
+    try:
+        call()
+    except CommunicatorError as error:
+        return type(error)
+    return None
 
 
 def collectives(name: str, stage_everything: bool = False) -> Any:
@@ -232,22 +233,22 @@ def collectives(name: str, stage_everything: bool = False) -> Any:
         check(f"reduce_scatter {op}", output, float(by_op.get(op, every.max())))
     for source in ranks:
         check("broadcast", run(group.broadcast, tensor := ones(rank), source, of=tensor), source)
-        inputs = [ones(100 * source + r) for r in ranks] if rank == source else None
-        check("scatter", run(group.scatter, tensor := ones(-1), inputs, source, of=tensor), 100 * source + rank)
+        scattered = [ones(100 * source + r) for r in ranks] if rank == source else None
+        check("scatter", run(group.scatter, tensor := ones(-1), scattered, source, of=tensor), 100 * source + rank)
         outputs = [ones(-1) for _ in ranks] if rank == source else None
         run(group.gather, ones(rank), outputs, source)
         for r, output in enumerate(outputs or []):
             check("gather", output, r)
-    outputs = [ones(-1) for _ in ranks]
-    run(group.all_gather, outputs, ones(rank))
-    for r, output in enumerate(outputs):
+    gathered = [ones(-1) for _ in ranks]
+    run(group.all_gather, gathered, ones(rank))
+    for r, output in enumerate(gathered):
         check("all_gather", output, r)
     output = run(group.all_gather_into_tensor, tensor := ones(-1, 2 * size, 3), ones(rank), of=tensor)
     check("all_gather_into_tensor", output, torch.cat([ones(r) for r in ranks]))
     # Rank a sends rank b a matrix of a + 1 by b + 1.
-    outputs = [ones(-1, r + 1, rank + 1) for r in ranks]
-    run(group.all_to_all, outputs, [ones(10 * rank + r, rank + 1, r + 1) for r in ranks])
-    for r, output in enumerate(outputs):
+    matrices = [ones(-1, r + 1, rank + 1) for r in ranks]
+    run(group.all_to_all, matrices, [ones(10 * rank + r, rank + 1, r + 1) for r in ranks])
+    for r, output in enumerate(matrices):
         check("all_to_all", output, 10 * r + rank)
     # Columns of a matrix are not contiguous.
     matrix = torch.zeros(3, size + 1)
