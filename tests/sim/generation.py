@@ -1,4 +1,4 @@
-"""What a worker may do within a generation: connect, compare, settle, ready, and then steps (DESIGN.md §6, 6-14).
+"""What a worker may do within a generation: connect, compare, settle, ready, and then steps (PROTOCOL.md, 6-14).
 
 How communication is modelled.  Data group: gloo, one per coordinate, built anew in each generation.  A rank may see its
 collective succeed once all have entered it, even if some have died or left since; it may see it fail as soon as one has

@@ -1,6 +1,6 @@
 """The whole model: the leader, the world's events, and all next states of a state.
 
-An executable form of DESIGN.md §6 in which every decision is the product's own function.
+An executable form of PROTOCOL.md in which every decision is the product's own function.
 """
 
 from __future__ import annotations
