@@ -65,6 +65,7 @@ class State:
         self.prepared: Version | None = None
         self.update: Update | None = None
         self.ready = 0  # newest generation that brought this worker to a decided version
+        self._trained = False  # whether what is registered has ever been at a step above 0
         self._before: Snapshot | None = None
 
     # ---------------------------------------------------------------- what is registered
@@ -91,8 +92,8 @@ class State:
 
     @property
     def pristine(self) -> bool:
-        """Whether the state is still what the script built."""
-        return self.step == 0
+        """Whether what is registered is still what a script built, even if it counts as no state at present."""
+        return not self._trained
 
     def row(self, coordinate: int, since: int) -> Row:
         """This worker's line in the comparison."""
@@ -115,6 +116,7 @@ class State:
         update = self.update
         update.apply()
         self.committed, self.prepared, self.update, self._before = self.prepared, None, None, None
+        self._trained = True
         return update
 
     def keep(self, version: Version, generation: int) -> None:
@@ -159,4 +161,4 @@ class State:
         for name, value in self.registered.items():
             value.load_state_dict(packed["registered"][name])
         put_random_state(packed["random"])
-        self.committed, self.ready = version, generation
+        self.committed, self.ready, self._trained = version, generation, version.step > 0

@@ -141,3 +141,21 @@ def test_digest_sees_every_bit_and_no_order_of_keys() -> None:
     assert digest(a) != digest({"x": torch.zeros(2), "y": [2]})
     assert digest(torch.tensor([0.0])) != digest(torch.tensor([-0.0]))
     assert digest(torch.zeros(2)) != digest(torch.zeros(1, 2))
+
+
+def test_a_state_that_was_dropped_for_healing_is_no_longer_what_the_script_built() -> None:
+    state, model, optimizer = worker(0)
+    state.keep(Version(1, 0), 1)
+    assert state.pristine
+    state.forget()
+    assert state.pristine, "the healing broke off before the first byte was taken over"
+    state.keep(Version(2, 0), 2)
+    model(torch.randn(8, 4)).sum().backward()
+    state.prepare(Version(2, 1), Update(optimizer))
+    state.commit()
+    state.forget()
+    assert state.committed is None
+    assert not state.pristine
+    source, _, _ = worker(1)
+    state.unpack(source.pack(), Version(3, 0), 3)
+    assert state.pristine
