@@ -17,6 +17,7 @@ from reknit.rendezvous.errors import StoreUnavailable
 from reknit.rendezvous.keys import Assignment, Keys, decode_assignment
 from reknit.rendezvous.plan import Patience
 from reknit.rendezvous.publisher import Publisher
+from reknit.rendezvous.records import Spec
 from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.store import Store, WatchHandle
 from reknit.rendezvous.term import LOOK, News, Tenure, Term
@@ -40,6 +41,7 @@ class Leader:
     """Leads while it is told to.  The constructor opens nothing; `start` starts its thread; only `close` waits.
 
     Args:
+        spec: what to go by while the store shows no spec that fits; later, the last one that did.
         detect: seconds after which a member that no replica needs at its coordinate is asked to start afresh.
     """
 
@@ -49,12 +51,14 @@ class Leader:
         job: str,
         tenure: Tenure,
         *,
+        spec: Spec | None = None,
         patience: Patience | None = None,
         detect: float = 5.0,
         operation: float = 1.5,
     ) -> None:
         self._store, self._keys, self._tenure = store, Keys(job), tenure
         self._patience, self._detect, self._operation = patience or Patience(), detect, operation
+        self.spec = spec
         self._rejected = Rejected(logger)
         self._condition = threading.Condition()
         self._revision = 0
@@ -109,14 +113,16 @@ class Leader:
                 if self._closed:
                     return
                 publisher = Publisher(self._store, self._keys, self._revision, self._rejected, self._operation)
-                term = Term(self._revision, publisher, self._rejected, self._tenure, self._patience, self._detect)
+                term = Term(
+                    self._revision, publisher, self._rejected, self._tenure, self._patience, self._detect, self.spec
+                )
                 self._term = term
             try:
                 self._serve(term)
             except Exception:
                 logger.exception("leading failed, will begin again")
             with self._condition:
-                self._term = None
+                self._term, self.spec = None, term.spec
                 if self._revision == term.revision and not self._closed:
                     self._condition.wait(LOOK)
                 self._published += term.published

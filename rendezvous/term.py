@@ -43,7 +43,10 @@ class Tenure(Protocol):
 
 
 class Term:
-    """What a leader knows, and its next step.  Everything but `hear` and `end` belongs to one thread."""
+    """What a leader knows, and its next step.  Everything but `hear` and `end` belongs to one thread.
+
+    `spec`: what to go by until the store shows a spec that fits: the last one that this agent knew.
+    """
 
     def __init__(
         self,
@@ -53,12 +56,14 @@ class Term:
         tenure: Tenure,
         patience: Patience,
         detect: float,
+        spec: Spec | None = None,
     ) -> None:
         self.revision, self.publisher = revision, publisher
         self._rejected, self._tenure, self._patience, self._detect = rejected, tenure, patience, detect
         self.roster = Roster(rejected)
         self.given: dict[str, Assignment] = {}
-        self.spec: Spec | None = None
+        self.spec = spec
+        self._spec_looked_up = False
         self.ended = False
         self.waiting_for = "nothing is known yet"
         self.published = 0
@@ -114,9 +119,11 @@ class Term:
 
     def on_spec(self, news: News, now: float) -> None:
         """Take in the spec; what does not fit leaves the last one that did."""
+        self._spec_looked_up = True
         entry = _newest(news)
         spec = None if entry is None else self._rejected.read(entry, decode_spec)
         if entry is None or spec is None:
+            logger.warning("the store shows no spec that fits; going by the last one known: %s", self.spec)
             return
         if self.spec is not None and spec.axes != self.spec.axes:
             self._rejected.add(entry, f"the axes of a running job never change ({self.spec.axes} -> {spec.axes})")
@@ -138,7 +145,7 @@ class Term:
         try:
             if not self._tenure.sure(now):
                 self.waiting_for = "the lease may have ended"
-            elif self.spec is None or not self.roster.known:
+            elif self.spec is None or not self._spec_looked_up or not self.roster.known:
                 self.waiting_for, self._again = "there is no spec, or the members are not known yet", None
             else:
                 self._step(now, self.spec)

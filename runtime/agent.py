@@ -123,7 +123,7 @@ class Agent:
         return code
 
     def _open(self) -> None:
-        self._session.propose_spec(self._config.spec)
+        self._leader.spec = self._session.propose_spec(self._config.spec)
         http = self._metrics.serve()
         config = self._config
         self._events.write(

@@ -137,6 +137,18 @@ def test_without_a_spec_nothing_is_planned_and_one_with_other_axes_is_not_taken(
     assert desk.look(3.0, *ALL) == 2
 
 
+def test_a_new_leader_goes_by_the_last_spec_that_fitted_if_the_stores_does_not(desk: Desk) -> None:
+    known = Spec(Axes(), 1, 2)
+    desk.term.spec = None
+    desk.store.put(KEYS.spec, b"{")
+    desk.term.on_spec(desk.store.list(KEYS.spec), 0.0)
+    assert desk.look(1.0, *ALL) == 0
+    desk.term.spec = known
+    assert desk.look(2.0, *ALL) == 1
+    assert desk.term.publisher.plan is not None
+    assert len(desk.term.publisher.plan.replicas) == 2
+
+
 def test_a_new_leader_does_not_lead_with_axes_that_are_not_the_jobs(desk: Desk) -> None:
     desk.look(1.0, *ALL)
     desk.term.spec = Spec(Axes(3), 1, 1)
