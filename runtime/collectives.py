@@ -18,7 +18,7 @@ from reknit.runtime.errors import CommunicatorError
 from reknit.runtime.staging import Staged, stage, stage_all
 
 if TYPE_CHECKING:
-    from reknit.runtime.communicator import Work
+    from reknit.runtime.work import Work
 
 REDUCE_OPERATIONS = {
     "sum": dist.ReduceOp.SUM,
