@@ -25,7 +25,7 @@ from reknit.runtime.gloo_group import GlooGroup
 from reknit.runtime.sockets import Address, KeepAlive
 from reknit.runtime.work import Work
 
-OPERATION_TIMEOUT_S = 600.0
+OPERATION_TIMEOUT_S = 1800.0  # as torch: a peer may be in a long evaluation
 """How long gloo waits for a peer.  Also how long one of its threads may stay, with its buffers, after an interrupt: see
 `GlooGroup.at_rest`."""
 
