@@ -78,7 +78,7 @@ def two_stages(quick: bool) -> list[Figure]:
 
 def overlap(quick: bool) -> list[Figure]:
     """A model of several buckets: how much of the reduction hides behind backward."""
-    rounds, steps = (3, 3) if quick else (12, 5)
+    rounds, steps = (3, 3) if quick else (10, 4)
     (turns,) = measure("buckets.py", [STOCK, REKNIT, AFTER, AGAIN], rounds, steps, [0.0])
     step = {system: Spread.of(seconds).median for system, seconds in turns.items()}
     return [
