@@ -22,6 +22,7 @@ from reknit.rendezvous.errors import ReknitError
 
 _Words: TypeAlias = NDArray[numpy.uint64]
 _ROUNDS = 8
+_BLOCK = 2048  # positions that are permuted together
 
 
 class DataError(ReknitError, ValueError):
@@ -177,6 +178,7 @@ class Sampler:
         self.micro_batch = micro_batch
         self.seed = seed
         self._view = view
+        self._known: tuple[tuple[int, int], NDArray[numpy.int64]] = (-1, -1), numpy.empty(0, numpy.int64)
 
     @property
     def micro_batches(self) -> int:
@@ -220,7 +222,18 @@ class Sampler:
         parts = []
         while start < stop:
             epoch, offset = divmod(start, self.length)
-            count = min(stop - start, self.length - offset)
-            parts.append(permute(numpy.arange(offset, offset + count), self.length, self.seed, epoch))
-            start += count
+            block, skip = divmod(offset, _BLOCK)
+            known = self._block(epoch, block)[skip : skip + stop - start]
+            parts.append(known)
+            start += len(known)
         return numpy.concatenate(parts)
+
+    def _block(self, epoch: int, block: int) -> NDArray[numpy.int64]:
+        """The sample indices of `_BLOCK` consecutive positions of an epoch (fewer at its end).
+
+        Remembered, since a step uses few of them and a call of `permute` costs nearly the same for few as for many.
+        """
+        if self._known[0] != (epoch, block):
+            positions = numpy.arange(block * _BLOCK, min((block + 1) * _BLOCK, self.length))
+            self._known = (epoch, block), permute(positions, self.length, self.seed, epoch)
+        return self._known[1]
