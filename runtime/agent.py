@@ -384,4 +384,5 @@ def _worker_settings(config: Config) -> WorkerSettings:
         keepalive_interval=idle,
         keepalive_probes=2,
         user_timeout=ladder.user_timeout,
+        events=config.events is not None,
     )

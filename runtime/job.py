@@ -328,7 +328,11 @@ class Job:
     # ---------------------------------------------------------------- telling the agent
 
     def event(self, event: str, **fields: Any) -> None:
-        """A line for `--events`."""
+        """A line for `--events`; what only a reader of that file wants is not sent without one."""
+        if not self._settings.events:
+            if event == "contributed":
+                return
+            fields.pop("samples", None)
         known = self.recovery.groups.generation if self.recovery.groups is not None else self.recovery.known
         self._link.report(
             {"type": "event", "event": event, "t": time.monotonic(), "generation": known, **fields}, important=True

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 CRASH_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
+FREE_KILLS = 3  # quick deaths in a row by a kill that are answered at once
 # What a process that handles a termination signal itself exits with, by the shells' convention.
 _KILLED_EXIT_CODES = frozenset(
     128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
@@ -94,13 +95,17 @@ def describe_exit(returncode: int | None) -> str:
 
 
 def _backoff(history: Sequence[WorkerExit], policy: RestartPolicy) -> float:
-    """Seconds from the last exit to the restart: none after the first quick death in a row, then doubling."""
+    """Seconds from the last exit to the restart: none after the first few quick deaths in a row, then doubling.
+
+    A worker that was killed is given more of them than one that failed: whoever kills may have reasons that pass.
+    """
     quick_deaths = 0
     for past in reversed(history):
         if past.lived_seconds >= policy.quick:
             break
         quick_deaths += 1
-    if quick_deaths <= 1:
+    free = 1 if is_failure(history[-1].returncode) else FREE_KILLS
+    if quick_deaths <= free:
         return 0.0
     # The exponent is bounded because a worker may be killed without limit, and 2.0 ** 1100 overflows.
-    return min(policy.backoff_cap, policy.backoff * 2.0 ** min(quick_deaths - 2, 60))
+    return min(policy.backoff_cap, policy.backoff * 2.0 ** min(quick_deaths - free - 1, 60))

@@ -24,6 +24,7 @@ class WorkerSettings:
     keepalive_interval: int
     keepalive_probes: int
     user_timeout: float
+    events: bool  # whether anybody reads what each step consumed
 
     @property
     def axes(self) -> Axes:

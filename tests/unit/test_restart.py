@@ -57,22 +57,27 @@ def test_no_restarts_allowed() -> None:
 
 
 def test_quick_deaths_back_off_after_the_first_and_are_capped() -> None:
-    delays = [decide(exits(*[KILLED] * count, lived=0.2))[0] for count in range(1, 10)]
+    policy = RestartPolicy(max_restarts=100)
+    delays = [decide(exits(*[1] * count, lived=0.2), policy)[0] for count in range(1, 10)]
     assert delays == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+
+
+def test_kills_back_off_later_than_failures() -> None:
+    delays = [decide(exits(*[KILLED] * count, lived=0.2))[0] for count in range(1, 7)]
+    assert delays == [0.0, 0.0, 0.0, 0.5, 1.0, 2.0]
     assert decide(exits(*[KILLED] * 5000, lived=0.2))[0] == 30.0
 
 
 def test_a_long_life_ends_the_backoff() -> None:
-    history = [*exits(KILLED, KILLED, KILLED, lived=0.1), WorkerExit(500.0, 400.0, KILLED)]
+    history = [*exits(KILLED, KILLED, KILLED, KILLED, lived=0.1), WorkerExit(500.0, 400.0, KILLED)]
     assert decide(history)[0] == 0.0
-    history.append(WorkerExit(501.0, 0.5, KILLED))
-    assert decide(history)[0] == 0.0
-    history.append(WorkerExit(502.0, 0.5, KILLED))
-    assert decide(history)[0] == 0.5
+    for count, delay in enumerate([0.0, 0.0, 0.0, 0.5]):
+        history.append(WorkerExit(501.0 + count, 0.5, KILLED))
+        assert decide(history)[0] == delay
 
 
 def test_time_already_waited_counts() -> None:
-    history = exits(KILLED, KILLED, KILLED, KILLED, lived=0.1)
+    history = exits(*[KILLED] * 6, lived=0.1)
     assert next_restart(history, history[-1].at + 1.5, POLICY).delay_seconds == 0.5
     assert next_restart(history, history[-1].at + 9.0, POLICY).delay_seconds == 0.0
 
