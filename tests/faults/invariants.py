@@ -153,8 +153,9 @@ def nobody_waits(events: Sequence[Event], seconds: float = 5.0) -> None:
 def finished_alike(events: Iterable[Event], step: int, workers: int) -> None:
     """3, at the end: `workers` processes finished at `step`, with one state a coordinate."""
     finished = list(of(events, "finished"))
-    assert len({event["worker"] for event in finished}) == len(finished) == workers
-    assert {event["step"] for event in finished} == {step}
+    names, steps = {event["worker"] for event in finished}, {event["step"] for event in finished}
+    assert len(finished) == len(names) == workers, f"{len(finished)} ends of {len(names)} workers, {workers} expected"
+    assert steps == {step}, f"finished at {steps}, not at {step}"
     hashes = defaultdict(set)
     for event in finished:
         hashes[event["coordinate"]].add(event["state_sha256"])

@@ -13,7 +13,7 @@ SAMPLES = {0: (1, 2), 1: (3, 4), 2: (5, 6)}
 
 
 class Story:
-    """Two replicas of one worker; `b` dies after step 2 was prepared by both, `a` rolls it forward and goes on alone."""
+    """Two replicas of one worker; `b` dies when both have prepared step 2; `a` rolls it forward and goes on alone."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -54,7 +54,7 @@ class Story:
             self.commit(worker, generation, (generation, step), share)
 
     def commit(self, worker: str, generation: int, version: tuple[int, int], share: Sequence[int], **more: Any) -> None:
-        state = {"state": float(version[1] - 1)}
+        more["state"] = float(version[1] - 1)
         self.tell(
             "committed",
             worker,
@@ -62,7 +62,6 @@ class Story:
             step=version[1],
             samples=list(share),
             version=list(version),
-            **state,
             **more,
         )
 
@@ -141,7 +140,7 @@ def two_ends(story: Story) -> None:
         (step_back, "entered generation 2 at step 1, but 2 was committed"),
         (spoil("committed", step=5, version=[2, 5]), "went from step 2|step 3"),
         (long_wait, "nothing was committed for"),
-        (two_ends, ""),
+        (two_ends, "2 ends of 1 workers"),
     ],
 )
 def test_a_spoilt_story_is_noticed(spoiling: Callable[[Story], None], what: str) -> None:
