@@ -7,6 +7,7 @@ nothing and waits inside `join()`, where it fits anywhere.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from reknit.rendezvous.places import Candidate
@@ -16,9 +17,11 @@ from reknit.rendezvous.records import Name
 def assign(candidates: Sequence[Candidate], given: Mapping[Name, int], wanted: int, size: int) -> dict[Name, int]:
     """New assignments: fresh member -> coordinate, so that as many replicas as possible can be formed, up to `wanted`.
 
-    `given` are the assignments made before.  Members of one host get neighbouring coordinates.
+    `given` are the assignments made before.  A host's members get different coordinates, in whatever order hosts come:
+    so that replicas can sit within hosts, and the loss of a host costs few of them.
     """
     bound, free = [0] * size, []
+    on_host: Counter[tuple[str, int]] = Counter()
     for c in candidates:
         coordinate = c.coordinate if c.coordinate is not None else given.get(c.name)
         if c.draining:
@@ -27,14 +30,17 @@ def assign(candidates: Sequence[Candidate], given: Mapping[Name, int], wanted: i
             free.append(c)
         elif 0 <= coordinate < size:
             bound[coordinate] += 1
+            on_host[c.host, coordinate] += 1
     possible = possible_replicas(bound, len(free), wanted)
     missing = [max(0, possible - count) for count in bound]
     assigned: dict[Name, int] = {}
     for c in sorted(free, key=lambda c: (c.host, c.name)):
         if not any(missing):
             break
-        coordinate = max(range(size), key=lambda i: (missing[i], -i))
+        needed = [i for i in range(size) if missing[i]]
+        coordinate = min(needed, key=lambda i: (on_host[c.host, i], -missing[i], i))
         missing[coordinate] -= 1
+        on_host[c.host, coordinate] += 1
         assigned[c.name] = coordinate
     return assigned
 

@@ -40,6 +40,15 @@ def test_members_of_one_host_complete_one_replica() -> None:
     assert {given[who(0)], given[who(2)]} == {0, 1}
 
 
+def test_members_of_one_host_complete_one_replica_in_whatever_order_hosts_come() -> None:
+    first = [Candidate(Name(f"{host}0", "1"), host=host) for host in "ab"]
+    before = assign(first, {}, 2, 2)
+    later = [Candidate(Name(f"{host}1", "1"), host=host) for host in "ab"]
+    given = before | assign([*first, *later], before, 2, 2)
+    for host in "ab":
+        assert {given[Name(f"{host}{k}", "1")] for k in range(2)} == {0, 1}
+
+
 def test_a_hole_is_filled_and_who_is_not_needed_is_told_nothing() -> None:
     assert assign(company(0, 1, 0, None, None), {}, 2, 2) == {who(3): 1}
     assert assign(company(0, 1, None), {}, 1, 2) == {}
