@@ -70,7 +70,7 @@ def test_they_make_one_job_and_outlive_each_other(hosts: Hosts) -> None:
     hosts.check(hosts.wait_strength(REPLICAS, died["t"]))
 
     # The leader's own host is the one that leaves: leading costs nothing extra.
-    leader = next((run for run in hosts.runs if "leads the job" in run.output()))
+    leader = next(run for run in hosts.runs if "leads the job" in run.output())
     rest = [run for run in hosts.runs if run is not leader]
     at = hosts.events()[-1]["t"]
     os.kill(leader.pid, signal.SIGTERM)
