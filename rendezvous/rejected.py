@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from reknit.rendezvous.store import Entry
+from reknit.rendezvous.store.protocol import Entry
 
 REMEMBERED = 1000  # values that are not logged again
 

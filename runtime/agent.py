@@ -22,25 +22,25 @@ from pathlib import Path
 from typing import Any
 
 from reknit.health.metrics import Metrics
-from reknit.rendezvous.candidacy import Timing
-from reknit.rendezvous.embedded import EmbeddedEtcd
 from reknit.rendezvous.errors import RecordError
-from reknit.rendezvous.etcd import EtcdStore
-from reknit.rendezvous.leader import Leader
+from reknit.rendezvous.leader.leader import Leader
 from reknit.rendezvous.parts import Head, View, encode_view
 from reknit.rendezvous.plan import Patience
 from reknit.rendezvous.records import FINISHED, LOST
-from reknit.rendezvous.session import Session
-from reknit.rendezvous.session_events import Assigned, Deposed, Elected, HeadSeen, ViewFetched
-from reknit.rendezvous.store import Store
+from reknit.rendezvous.session.candidacy import Timing
+from reknit.rendezvous.session.events import Assigned, Deposed, Elected, HeadSeen, ViewFetched
+from reknit.rendezvous.session.session import Session
+from reknit.rendezvous.store.embedded import EmbeddedEtcd
+from reknit.rendezvous.store.etcd import EtcdStore
+from reknit.rendezvous.store.protocol import Store
 from reknit.runtime import logs
 from reknit.runtime.config import Config
 from reknit.runtime.events import EventLog
 from reknit.runtime.fleet import Worker, after_report, new_member
-from reknit.runtime.ipc import PeerEvent, Server
+from reknit.runtime.ipc.server import PeerEvent, Server
 from reknit.runtime.keeper import Keeper, environment_of_workers
 from reknit.runtime.settings import WorkerSettings
-from reknit.runtime.supervisor import Exited, Failed, Started
+from reknit.runtime.supervisor.supervisor import Exited, Failed, Started
 
 log = logging.getLogger("reknit.agent")
 

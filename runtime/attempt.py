@@ -17,10 +17,10 @@ import torch
 from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.records import Version
 from reknit.runtime import injection
-from reknit.runtime.control import ReplicaRounds
 from reknit.runtime.errors import Interrupted
-from reknit.runtime.groups import Groups
-from reknit.runtime.state import Update
+from reknit.runtime.recovery.control import ReplicaRounds
+from reknit.runtime.recovery.groups import Groups
+from reknit.runtime.recovery.state import Update
 
 if TYPE_CHECKING:
     from reknit.runtime.job import Job

@@ -10,9 +10,9 @@ from reknit.rendezvous.codec import Reader
 from reknit.rendezvous.codec import address as checked_address
 from reknit.rendezvous.parts import View
 from reknit.rendezvous.records import Member, Name
-from reknit.runtime.ipc import Peer
-from reknit.runtime.restart import WorkerExit
-from reknit.runtime.supervisor import Exited
+from reknit.runtime.ipc.server import Peer
+from reknit.runtime.supervisor.restart import WorkerExit
+from reknit.runtime.supervisor.supervisor import Exited
 
 
 @dataclass

@@ -22,21 +22,21 @@ import torch
 from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.parts import decode_view
 from reknit.rendezvous.records import FINISHED, LOST, Coordinate, Name, Version
-from reknit.runtime import bootstrap
 from reknit.runtime.attempt import Attempt
+from reknit.runtime.communicator.meeting import MeetingPoint
 from reknit.runtime.data import Sampler, deal
 from reknit.runtime.errors import Interrupted
-from reknit.runtime.formation import choose_backend, prepare
-from reknit.runtime.gradients import Reduction
-from reknit.runtime.groups import Groups
-from reknit.runtime.link import Link
-from reknit.runtime.meeting import MeetingPoint
+from reknit.runtime.ipc.link import Link
 from reknit.runtime.pipeline import Pipeline, Share
 from reknit.runtime.process import footprint
-from reknit.runtime.recovery import Recovery, Released, StateLost
+from reknit.runtime.recovery.formation import choose_backend, prepare
+from reknit.runtime.recovery.gradients import Reduction
+from reknit.runtime.recovery.groups import Groups
+from reknit.runtime.recovery.recovery import Recovery, Released, StateLost
+from reknit.runtime.recovery.state import State
+from reknit.runtime.recovery.wiring import Wiring
 from reknit.runtime.settings import WorkerSettings
-from reknit.runtime.state import State
-from reknit.runtime.wiring import Wiring
+from reknit.runtime.supervisor import bootstrap
 
 log = logging.getLogger(__name__)
 

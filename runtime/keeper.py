@@ -15,8 +15,15 @@ from typing import Any
 
 from reknit.runtime.config import Config
 from reknit.runtime.fleet import Worker
-from reknit.runtime.restart import Restart, RestartPolicy, WorkerExit, describe_exit, is_failure, next_restart
-from reknit.runtime.supervisor import Exited, Failed, Started, Supervisor, SupervisorEvent
+from reknit.runtime.supervisor.restart import (
+    Restart,
+    RestartPolicy,
+    WorkerExit,
+    describe_exit,
+    is_failure,
+    next_restart,
+)
+from reknit.runtime.supervisor.supervisor import Exited, Failed, Started, Supervisor, SupervisorEvent
 
 log = logging.getLogger("reknit.agent")
 

@@ -22,7 +22,7 @@ from tests.bench.table import Figure, Spread
 
 from reknit.runtime.demo.situation import Situation
 from reknit.runtime.demo.story import Event, Reader
-from reknit.runtime.restart import RestartPolicy
+from reknit.runtime.supervisor.restart import RestartPolicy
 
 REPLICAS = 3
 STEP_MS = 33

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from reknit.runtime import healing, injection
+from reknit.runtime import injection
+from reknit.runtime.recovery import healing
 
 # In the order of a step.  `half voted`: the data group has voted, the replica has not.  `optimizer`: the parameters are
 # stepped, the version isn't taken yet.  `committed`: it is taken, and nobody has been told.  The last two are of a

@@ -11,8 +11,8 @@ import pytest
 from tests.faults import invariants, problem
 from tests.faults.harness import SCRIPTS, START_SECONDS, TRAIN_DATA, JobRun
 
-from reknit.rendezvous.embedded import EmbeddedEtcd
-from reknit.rendezvous.etcd import EtcdStore
+from reknit.rendezvous.store.embedded import EmbeddedEtcd
+from reknit.rendezvous.store.etcd import EtcdStore
 
 TRAIN_BADLY = SCRIPTS / "train_badly.py"
 STANDALONE = ("--standalone",)

@@ -12,7 +12,7 @@ import pytest
 from tests.faults import invariants, problem
 from tests.faults.harness import START_SECONDS, TRAIN_PIPE, Event, JobRun
 
-from reknit.rendezvous.embedded import EmbeddedEtcd
+from reknit.rendezvous.store.embedded import EmbeddedEtcd
 
 REPLICAS, PIPE = 3, 2
 

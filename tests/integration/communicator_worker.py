@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from reknit.runtime import meeting, staging
-from reknit.runtime.communicator import Communicator
+from reknit.runtime.communicator import meeting, staging
+from reknit.runtime.communicator.communicator import Communicator
+from reknit.runtime.communicator.meeting import MeetingPoint
 from reknit.runtime.errors import CommunicatorError, Interrupted
-from reknit.runtime.meeting import MeetingPoint
 
 torch.set_num_threads(1)
 takes = staging.takes

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from reknit.rendezvous.embedded import EmbeddedEtcd
-from reknit.rendezvous.etcd import EtcdStore
-from reknit.rendezvous.store import Event, Snapshot
+from reknit.rendezvous.store.embedded import EmbeddedEtcd
+from reknit.rendezvous.store.etcd import EtcdStore
+from reknit.rendezvous.store.protocol import Event, Snapshot
 
 _prefixes = itertools.count()
 

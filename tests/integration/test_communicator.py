@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from reknit.runtime.communicator import Communicator, check_data_backend
+from reknit.runtime.communicator.communicator import Communicator, check_data_backend
+from reknit.runtime.communicator.meeting import MeetingPoint
 from reknit.runtime.errors import BackendRefused, CommunicatorError, Interrupted
-from reknit.runtime.meeting import MeetingPoint
 
 WORKER = Path(__file__).with_name("communicator_worker.py")
 PATIENCE_S = 60

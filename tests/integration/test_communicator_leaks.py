@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from reknit.runtime.communicator import Communicator
+from reknit.runtime.communicator.communicator import Communicator
+from reknit.runtime.communicator.meeting import MeetingPoint
 from reknit.runtime.errors import Interrupted
-from reknit.runtime.meeting import MeetingPoint
 
 SIZE = 2
 WARM_UP = 40

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from reknit.rendezvous import embedded
-from reknit.rendezvous.embedded import EmbeddedEtcd, find_etcd
 from reknit.rendezvous.errors import StoreError
-from reknit.rendezvous.etcd import EtcdStore
-from reknit.rendezvous.etcd_messages import serialized_descriptor
+from reknit.rendezvous.store import embedded
+from reknit.rendezvous.store.embedded import EmbeddedEtcd, find_etcd
+from reknit.rendezvous.store.etcd import EtcdStore
+from reknit.rendezvous.store.etcd_messages import serialized_descriptor
 
 WaitUntil = Callable[..., None]
 
@@ -90,7 +90,7 @@ def test_it_stays_when_the_thread_that_started_it_ends(wait_until: WaitUntil) ->
 def test_it_does_not_outlive_its_parent(tmp_path: Path, wait_until: WaitUntil, end: str) -> None:
     code = (
         "import sys\n"
-        "from reknit.rendezvous.embedded import EmbeddedEtcd\n"
+        "from reknit.rendezvous.store.embedded import EmbeddedEtcd\n"
         "server = EmbeddedEtcd(); server.start(); print(server.pid, server.folder, flush=True)\n"
         "if sys.stdin.readline() == 'raises\\n': raise SystemExit(3)\n"
     )

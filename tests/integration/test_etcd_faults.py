@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from reknit.rendezvous.embedded import EmbeddedEtcd, find_etcd
-from reknit.rendezvous.endpoints import TlsFiles
 from reknit.rendezvous.errors import LeaseLost, StoreError, StoreRefused, StoreUnavailable
-from reknit.rendezvous.etcd import EtcdStore
-from reknit.rendezvous.etcd_messages import etcd3, rpc
-from reknit.rendezvous.store import Compare, Put
+from reknit.rendezvous.store.embedded import EmbeddedEtcd, find_etcd
+from reknit.rendezvous.store.endpoints import TlsFiles
+from reknit.rendezvous.store.etcd import EtcdStore
+from reknit.rendezvous.store.etcd_messages import etcd3, rpc
+from reknit.rendezvous.store.protocol import Compare, Put
 
 WaitUntil = Callable[..., None]
 
@@ -187,7 +187,7 @@ def test_after_a_wipe_the_watch_lists_anew(
 def test_a_watch_outlives_a_long_outage_and_says_so_once(
     server: EmbeddedEtcd, store: EtcdStore, recorder: Any, wait_until: WaitUntil, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, logger="reknit.rendezvous.etcd_watch")
+    caplog.set_level(logging.DEBUG, logger="reknit.rendezvous.store.etcd_watch")
     store.watch("/w", recorder.on_reset, recorder.on_events)
     recorder.wait()
     kill(server, wait_until)

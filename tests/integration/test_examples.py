@@ -86,7 +86,7 @@ def train_unsplit(
         logits = model(inputs[chosen].int())
         loss = functional.cross_entropy(logits.flatten(0, 1), targets[chosen].flatten().long())
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         if step == 0:
             gradients = {name: cast(torch.Tensor, weight.grad).clone() for name, weight in model.named_parameters()}
         optimizer.step()

@@ -11,7 +11,7 @@ import pytest
 
 ETCD_CLIENT = ("etcd3", "grpc", "google.protobuf", "tenacity", "prometheus_client")
 TRAINING = ("torch", "numpy")
-AGENT_SIDE = ("runtime.agent", "runtime.cli", "runtime.ipc", "runtime.supervisor")
+AGENT_SIDE = ("runtime.agent", "runtime.cli", "runtime.demo", "runtime.ipc.server", "runtime.supervisor.supervisor")
 
 
 def loaded_by(modules: Iterable[str]) -> set[str]:
@@ -27,13 +27,15 @@ def test_reknit_alone_loads_neither_side() -> None:
     assert loaded_by(["reknit"]).isdisjoint({*ETCD_CLIENT, *TRAINING, "reknit.runtime", "reknit.rendezvous"})
 
 
-@pytest.mark.parametrize("modules", [("rendezvous.session", "rendezvous.etcd", "rendezvous.embedded"), AGENT_SIDE])
+@pytest.mark.parametrize(
+    "modules", [("rendezvous.session.session", "rendezvous.store.etcd", "rendezvous.store.embedded"), AGENT_SIDE]
+)
 def test_the_agents_side_loads_no_torch(modules: tuple[str, ...]) -> None:
     loaded = loaded_by(f"reknit.{name}" for name in modules)
     assert loaded.isdisjoint(TRAINING)
 
 
 def test_the_workers_side_loads_no_etcd_client() -> None:
-    loaded = loaded_by(["reknit.runtime.warm", "reknit.runtime.job"])
+    loaded = loaded_by(["reknit.runtime.supervisor.warm", "reknit.runtime.job"])
     assert "torch" in loaded
     assert loaded.isdisjoint(ETCD_CLIENT)

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from reknit.runtime.ipc import Peer, PeerEvent, Server
-from reknit.runtime.link import Link
-from reknit.runtime.messages import IpcError, MessageError, encode
+from reknit.runtime.ipc.link import Link
+from reknit.runtime.ipc.messages import IpcError, MessageError, encode
+from reknit.runtime.ipc.server import Peer, PeerEvent, Server
 
 DEADLINE = 20.0
 
 WORKER = """
 import os, sys, time
-from reknit.runtime.link import Link
+from reknit.runtime.ipc.link import Link
 blob = bytearray(int(sys.argv[2]))
 for place in range(0, len(blob), 4096):
     blob[place] = 1
@@ -466,7 +466,7 @@ def test_a_forked_child_neither_speaks_for_the_worker_nor_hides_its_death(agent:
 def test_where_a_thread_may_not_leave_the_table_the_link_works_all_the_same(
     agent: Agent, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reknit.runtime.lifeline.leave_descriptor_table", lambda keep: False)
+    monkeypatch.setattr("reknit.runtime.ipc.lifeline.leave_descriptor_table", lambda keep: False)
     before = len(os.listdir("/proc/self/fd"))
     attach(agent, worker)
     assert not worker.link.prompt_death

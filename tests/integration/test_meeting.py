@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from reknit.runtime.meeting import LINE_LIMIT_BYTES, MeetingClient, MeetingPoint, MemberLeft
+from reknit.runtime.communicator.meeting import LINE_LIMIT_BYTES, MeetingClient, MeetingPoint, MemberLeft
 
 PATIENCE_S = 20.0
 

@@ -15,18 +15,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from reknit.rendezvous import session_events
-from reknit.rendezvous.candidacy import Timing
 from reknit.rendezvous.codec import encode_member, encode_spec
-from reknit.rendezvous.embedded import EmbeddedEtcd
 from reknit.rendezvous.errors import Deposed
-from reknit.rendezvous.etcd import EtcdStore
 from reknit.rendezvous.keys import Assignment, Keys, encode_assignment
-from reknit.rendezvous.leader import Leader
-from reknit.rendezvous.memory import MemoryStore
+from reknit.rendezvous.leader.leader import Leader
+from reknit.rendezvous.leader.publisher import KEPT, OPERATIONS, Publisher
 from reknit.rendezvous.parts import Head, View, decode_head, parts_prefix
 from reknit.rendezvous.plan import Patience
-from reknit.rendezvous.publisher import KEPT, OPERATIONS, Publisher
 from reknit.rendezvous.records import (
     FINISHED,
     RUNNING,
@@ -40,8 +35,9 @@ from reknit.rendezvous.records import (
     Spec,
 )
 from reknit.rendezvous.rejected import Rejected
-from reknit.rendezvous.session import Session, SpecMismatchError
-from reknit.rendezvous.session_events import (
+from reknit.rendezvous.session import events as session_events
+from reknit.rendezvous.session.candidacy import Timing
+from reknit.rendezvous.session.events import (
     Assigned,
     Elected,
     HeadSeen,
@@ -52,7 +48,11 @@ from reknit.rendezvous.session_events import (
     StoreUp,
     ViewFetched,
 )
-from reknit.rendezvous.store import Lease, Store
+from reknit.rendezvous.session.session import Session, SpecMismatchError
+from reknit.rendezvous.store.embedded import EmbeddedEtcd
+from reknit.rendezvous.store.etcd import EtcdStore
+from reknit.rendezvous.store.memory import MemoryStore
+from reknit.rendezvous.store.protocol import Lease, Store
 
 DeposedEvent = session_events.Deposed
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from reknit.rendezvous.embedded import EmbeddedEtcd
 from reknit.rendezvous.errors import LeaseLost, StoreError, StoreRefused
-from reknit.rendezvous.etcd import EtcdStore
-from reknit.rendezvous.memory import MemoryStore
-from reknit.rendezvous.store import (
+from reknit.rendezvous.store.embedded import EmbeddedEtcd
+from reknit.rendezvous.store.etcd import EtcdStore
+from reknit.rendezvous.store.memory import MemoryStore
+from reknit.rendezvous.store.protocol import (
     MAX_OPERATIONS,
     Compare,
     Delete,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from reknit.runtime.supervisor import Exited, Failed, Started, Supervisor, SupervisorError, SupervisorEvent
+from reknit.runtime.supervisor.supervisor import Exited, Failed, Started, Supervisor, SupervisorError, SupervisorEvent
 
 DEADLINE = 60.0
 
@@ -329,7 +329,7 @@ def test_a_worker_whose_output_nobody_reads_any_more_goes_on(tmp_path: Path, opt
     )
     driver = (
         "import sys, time\n"
-        "from reknit.runtime.supervisor import Supervisor\n"
+        "from reknit.runtime.supervisor.supervisor import Supervisor\n"
         f"s = Supervisor(print, {options})\n"
         "s.open()\n"
         "s.start('w0', sys.argv[1:])\n"
@@ -518,7 +518,7 @@ def test_the_warm_process_ends_with_its_supervisor_and_ignores_the_working_folde
     (tmp_path / "argparse.py").write_text("raise SystemExit('the wrong argparse')")
     driver = (
         "import time\n"
-        "from reknit.runtime.supervisor import Supervisor\n"
+        "from reknit.runtime.supervisor.supervisor import Supervisor\n"
         "s = Supervisor(print, modules=())\n"
         "s.open()\n"
         "while not (s._warm and s._warm.ready): time.sleep(0.005)\n"

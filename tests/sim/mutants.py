@@ -18,7 +18,7 @@ from tests.sim.state import Rules
 
 from reknit.rendezvous.plan import Observed, Outcome, Patience, next_plan
 from reknit.rendezvous.records import Plan, Spec, Version
-from reknit.runtime.decision import Decision, Reaction, Row, decide, reaction
+from reknit.runtime.recovery.decision import Decision, Reaction, Row, decide, reaction
 
 
 class Mutant(NamedTuple):

@@ -30,7 +30,7 @@ from reknit.rendezvous.records import (
     Version,
 )
 from reknit.rendezvous.records import Plan as ProductPlan
-from reknit.runtime.decision import Decision, Reaction, Row, Settling, decide, reaction, settling
+from reknit.runtime.recovery.decision import Decision, Reaction, Row, Settling, decide, reaction, settling
 
 NOW = Patience(join_window=0.0, report_grace=0.0)
 MOST = 8  # replicas at most

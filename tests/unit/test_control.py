@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from reknit.runtime.control import WORDS, ReplicaRounds
 from reknit.runtime.errors import Interrupted
+from reknit.runtime.recovery.control import WORDS, ReplicaRounds
 
 
 class Meeting:

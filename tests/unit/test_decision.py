@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reknit.rendezvous.records import Version
-from reknit.runtime.decision import Reaction, Row, Settling, decide, healing_pairs, reaction, settling
+from reknit.runtime.recovery.decision import Reaction, Row, Settling, decide, healing_pairs, reaction, settling
 
 SEVEN, EIGHT = Version(2, 7), Version(2, 8)
 

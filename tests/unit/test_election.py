@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from reknit.rendezvous.election import Contact, Role, decide
-from reknit.rendezvous.store import Entry, Lease
+from reknit.rendezvous.session.election import Contact, Role, decide
+from reknit.rendezvous.store.protocol import Entry, Lease
 
 MINE, OTHERS = Lease(7, 6), Lease(8, 6)
 CONTACT = Contact(ttl=6.0, renewed=100.0)

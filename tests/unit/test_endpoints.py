@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from reknit.rendezvous.endpoints import parse_endpoints
 from reknit.rendezvous.errors import StoreError
+from reknit.rendezvous.store.endpoints import parse_endpoints
 
 
 @pytest.mark.parametrize(

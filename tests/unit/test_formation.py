@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from reknit.rendezvous.records import Name, Place, Replica
-from reknit.runtime import formation
-from reknit.runtime.formation import FormationId, choose_backend, form
+from reknit.runtime.recovery import formation
+from reknit.runtime.recovery.formation import FormationId, choose_backend, form
 
 
 def replica(size: int, formed: int = 3, slot: int = 1) -> Replica:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from reknit.runtime.errors import Interrupted
-from reknit.runtime.gradients import BUCKET_BYTES, FIRST_BUCKET_BYTES, Reduction, make_buckets
+from reknit.runtime.recovery.gradients import BUCKET_BYTES, FIRST_BUCKET_BYTES, Reduction, make_buckets
 
 
 class Done:

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from reknit.rendezvous.records import Version
-from reknit.runtime import healing
-from reknit.runtime.digest import digest
-from reknit.runtime.randomness import Snapshot
-from reknit.runtime.state import RegistrationError, State, Update
+from reknit.runtime.recovery import healing
+from reknit.runtime.recovery.digest import digest
+from reknit.runtime.recovery.randomness import Snapshot
+from reknit.runtime.recovery.state import RegistrationError, State, Update
 
 
 class Wire:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reknit.runtime.messages import MAX_LINE, LineReader, MessageError, decode, encode, read_greeting
+from reknit.runtime.ipc.messages import MAX_LINE, LineReader, MessageError, decode, encode, read_greeting
 
 HELLO = {"type": "hello", "channel": "control", "worker_id": "w0", "incarnation": "a"}
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import pytest
 
 from reknit.rendezvous.errors import LeaseLost, StoreUnavailable
-from reknit.rendezvous.memory import MemoryStore
-from reknit.rendezvous.store import Event, Put, Snapshot
+from reknit.rendezvous.store.memory import MemoryStore
+from reknit.rendezvous.store.protocol import Event, Put, Snapshot
 
 
 class Clock:
@@ -52,7 +52,8 @@ def story() -> Story:
 
 def test_neither_the_protocol_nor_this_store_loads_grpc() -> None:
     code = (
-        "import sys, reknit.rendezvous.store, reknit.rendezvous.memory, reknit.rendezvous.endpoints\n"
+        "import sys, reknit.rendezvous.store.protocol\n"
+        "import reknit.rendezvous.store.memory, reknit.rendezvous.store.endpoints\n"
         "print(sorted({'grpc', 'etcd3', 'google.protobuf', 'tenacity', 'torch'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

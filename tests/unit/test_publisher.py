@@ -9,12 +9,12 @@ import pytest
 
 from reknit.rendezvous.errors import Deposed, StoreUnavailable
 from reknit.rendezvous.keys import Keys
-from reknit.rendezvous.memory import MemoryStore
+from reknit.rendezvous.leader.publisher import Publisher
 from reknit.rendezvous.parts import decode_head
-from reknit.rendezvous.publisher import Publisher
 from reknit.rendezvous.records import RUNNING, WAITING, Name, Place, Plan, Replica
 from reknit.rendezvous.rejected import Rejected
-from reknit.rendezvous.store import Compare, Operation, TransactionResult
+from reknit.rendezvous.store.memory import MemoryStore
+from reknit.rendezvous.store.protocol import Compare, Operation, TransactionResult
 
 KEYS = Keys("job")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reknit.runtime.restart import RestartPolicy, WorkerExit, describe_exit, is_failure, next_restart
+from reknit.runtime.supervisor.restart import RestartPolicy, WorkerExit, describe_exit, is_failure, next_restart
 
 POLICY = RestartPolicy()
 KILLED = -int(signal.SIGKILL)

@@ -11,13 +11,13 @@ import pytest
 
 from reknit.rendezvous.codec import encode_member, encode_spec
 from reknit.rendezvous.keys import Keys
-from reknit.rendezvous.memory import MemoryStore
+from reknit.rendezvous.leader.publisher import Publisher
+from reknit.rendezvous.leader.term import Term
 from reknit.rendezvous.plan import Patience
-from reknit.rendezvous.publisher import Publisher
 from reknit.rendezvous.records import LOST, Axes, Member, Spec
 from reknit.rendezvous.rejected import Rejected
-from reknit.rendezvous.store import Snapshot
-from reknit.rendezvous.term import Term
+from reknit.rendezvous.store.memory import MemoryStore
+from reknit.rendezvous.store.protocol import Snapshot
 
 KEYS = Keys("job")
 

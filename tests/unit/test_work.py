@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from reknit.runtime.communicator import Communicator, Work
+from reknit.runtime.communicator.communicator import Communicator
+from reknit.runtime.communicator.work import Work
 from reknit.runtime.errors import Interrupted
 
 

@@ -1,0 +1,1 @@
+"""What only the elected agent does: watch the members, decide on plans, publish them."""

@@ -1,0 +1,213 @@
+"""Reads and writes the published plan for one leader in one term, under its fence.
+
+Every transaction holds only while the leader key stands since this leader's election and `plan` since this leader last
+looked, so a deposed leader writes nothing, and of two writers of a generation one writes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from reknit.rendezvous.errors import Deposed, RecordError, StoreUnavailable
+from reknit.rendezvous.keys import Assignment, Keys, encode_assignment
+from reknit.rendezvous.parts import Head, decode_head, decode_whole, encode, encode_head, head_of, parts_prefix
+from reknit.rendezvous.records import WAITING, Former, Member, Plan
+from reknit.rendezvous.rejected import Rejected
+from reknit.rendezvous.store.protocol import Compare, Delete, Operation, Put, Store
+
+logger = logging.getLogger(__name__)
+
+KEPT = 64  # generations
+CATCH_UP = 16  # older generations that a new leader also deletes, as its predecessor may not have come to it
+OPERATIONS, BYTES = 100, 900_000  # of one transaction; etcd's defaults are 128 and 1.5 MiB
+
+NOTHING = Plan(0, "nothing yet", WAITING)
+
+
+class Publisher:
+    """`plan` is the newest published plan as this leader knows it, None before the first; `load` finds it out.
+
+    All methods raise StoreUnavailable, after which `load` must come first, and `Deposed` if the fence has fallen.
+    """
+
+    def __init__(self, store: Store, keys: Keys, revision: int, rejected: Rejected, timeout: float) -> None:
+        self._store, self._keys, self._revision = store, keys, revision
+        self._rejected, self._timeout = rejected, timeout
+        self._mod_revision = 0
+        self._bytes = encode_head(head_of(NOTHING, ""))
+        self._uncertain = False
+        self._collected = 0
+        self.plan: Plan | None = None
+
+    # ---------------------------------------------------------------- reading
+
+    def load(self, members: Sequence[Member]) -> None:
+        """Find out the newest plan.
+
+        What is missing or damaged is put right from what this leader knows, or from the plan's history.  Failing
+        that, nobody's state counts as current, and the members' reports decide (rule 10 of PROTOCOL.md).  No number of
+        a generation that anybody may have seen is given out again.
+        """
+        entry = self._store.get(self._keys.head, timeout=self._timeout)
+        self._mod_revision = 0 if entry is None else entry.mod_revision
+        head = None if entry is None else self._rejected.read(entry, decode_head)
+        reported = newest_reported(members)
+        known = max(reported, self.plan.generation if self.plan is not None else 0)
+        if entry is None or head is None or head.generation < known:
+            self._recover(members, reported)
+        elif self.plan is None or (head.generation, head.writer) != (self.plan.generation, self.plan.writer):
+            self._adopt(head, entry.value, members)
+        if self._uncertain:
+            self._close_off()
+
+    @property
+    def mod_revision(self) -> int:
+        """The revision of `plan` that this leader knows; another one in the store is somebody else's doing."""
+        return self._mod_revision
+
+    def _adopt(self, head: Head, raw: bytes, members: Sequence[Member]) -> None:
+        self.plan, self._bytes = None, raw
+        if head.generation > 0:
+            self.plan = self._whole(head)
+            if self.plan is None:
+                self._give_up(unknown_places(head.generation, head, members))
+
+    def _whole(self, head: Head) -> Plan | None:
+        prefix = self._keys.prefix + parts_prefix(head.generation, head.writer)
+        found = self._store.list(prefix, timeout=self._timeout)
+        parts = {entry.key.removeprefix(self._keys.prefix): entry.value for entry in found.entries}
+        try:
+            plan = decode_whole(head, parts)
+            if len({len(replica.places) for replica in plan.replicas}) > 1:
+                raise RecordError("its replicas differ in size")
+        except (ValueError, TypeError) as error:
+            logger.error("the parts of generation %d cannot be read: %s", head.generation, error)
+            return None
+        return plan
+
+    def _recover(self, members: Sequence[Member], reported: int) -> None:
+        """The head is missing, damaged or older than what has been seen."""
+        if self.plan is not None and self.plan.generation >= reported:
+            self._put_back(self.plan, self._bytes)
+            return
+        history = self._store.list(self._keys.plans, timeout=self._timeout)
+        heads = {_generation(entry.key, self._keys.plans): entry for entry in history.entries}
+        newest = max([reported, *heads])
+        if newest == 0:
+            return
+        kept = heads.get(newest)
+        head = None if kept is None else self._rejected.read(kept, decode_head)
+        plan = self._whole(head) if head is not None and head.generation == newest else None
+        if kept is not None and plan is not None:
+            self._put_back(plan, kept.value)
+        else:
+            ran = reported > 0 or any(m.coordinate is not None and not m.pristine for m in members)
+            self._give_up(unknown_places(newest, head, members if ran else ()))
+
+    def _put_back(self, plan: Plan, head: bytes) -> None:
+        logger.error("the plan's head was missing, damaged or old: putting back generation %d", plan.generation)
+        self._mod_revision = self._transact([Put(self._keys.head, head)])
+        self.plan, self._bytes = plan, head
+
+    def _give_up(self, plan: Plan) -> None:
+        logger.error("%s; everybody is placed anew", plan.reason)
+        self.plan, self._bytes = plan, encode_head(head_of(plan, ""))
+
+    def _close_off(self) -> None:
+        """A publication may still be on its way: write the head that stands anew, so that it can never arrive."""
+        self._mod_revision = self._transact([Put(self._keys.head, self._bytes)])
+        self._uncertain = False
+
+    # ---------------------------------------------------------------- writing
+
+    def publish(self, plan: Plan) -> None:
+        """Write a plan: its parts before, or with, its head."""
+        plan = replace(plan, writer=self._revision)
+        head, parts = encode(plan)
+        prefix = self._keys.prefix
+        last = [Put(f"{self._keys.plans}{plan.generation}/head", head), Put(self._keys.head, head)]
+        chunks = list(_chunks(Put(prefix + key, value) for key, value in sorted(parts.items())))
+        if len(chunks[-1]) > OPERATIONS - len(last):
+            chunks.append([])
+        try:
+            for chunk in chunks[:-1]:
+                self._transact(chunk)
+            self._mod_revision = self._transact([*chunks[-1], *last])
+        except StoreUnavailable:
+            self._uncertain = True
+            raise
+        self.plan, self._bytes = plan, head
+
+    def assign(self, assignments: Iterable[Assignment]) -> None:
+        """Tell fresh members their coordinates."""
+        puts = [Put(self._keys.assignment(a.name.worker_id), encode_assignment(a)) for a in assignments]
+        for chunk in _chunks(iter(puts)):
+            self._transact(chunk, plan_unchanged=False)
+
+    def collect(self) -> None:
+        """Delete a generation that is too old to be kept, if there is one."""
+        generation = self.plan.generation if self.plan is not None else 0
+        first = max(1, self._collected + 1, generation - KEPT - CATCH_UP)
+        for old in range(first, generation - KEPT + 1):
+            self._store.delete_prefix(f"{self._keys.plans}{old}/", timeout=self._timeout)
+            self._collected = old
+
+    def forget(self, worker_ids: Iterable[str]) -> None:
+        """Delete the assignments of workers that are gone."""
+        for chunk in _chunks(Delete(self._keys.assignment(worker_id)) for worker_id in worker_ids):
+            self._transact(chunk, plan_unchanged=False)
+
+    def _transact(self, operations: Sequence[Operation], *, plan_unchanged: bool = True) -> int:
+        compares = [Compare.create_revision(self._keys.leader, self._revision)]
+        if plan_unchanged:
+            compares.append(Compare.mod_revision(self._keys.head, self._mod_revision))
+        result = self._store.transaction(compares, operations, timeout=self._timeout)
+        if not result.succeeded:
+            raise Deposed("the leader key or the plan has changed in between; nothing was written")
+        return result.revision
+
+
+def newest_reported(members: Sequence[Member]) -> int:
+    """The newest generation that any member has seen, 0 for none."""
+    return max((max(m.ready, m.left, m.incomplete, m.torn) for m in members), default=0)
+
+
+def unknown_places(generation: int, head: Head | None, members: Sequence[Member]) -> Plan:
+    """What is known of a generation whose parts are lost: who lives, and that nobody's state is surely current.
+
+    Members with a coordinate may have been placed in it.  `since` lies after it, so that the next generation begins a
+    new run of places for everybody.
+    """
+    placed = generation if (head.placed if head is not None else any(m.coordinate is not None for m in members)) else 0
+    former = tuple(
+        Former(member.name, member.coordinate, placed, generation + 1)
+        for member in sorted(members, key=lambda member: member.name)
+        if member.coordinate is not None and placed
+    )
+    reason = f"who sat where in generation {generation} is lost"
+    state = WAITING if head is None else head.state
+    origin = 0 if head is None else head.origin
+    return Plan(generation, reason, state, (), former, broken=placed, origin=origin, placed=placed)
+
+
+def _generation(key: str, prefix: str) -> int:
+    """The number in the key of a kept head; 0 for all other keys."""
+    number, _, part = key.removeprefix(prefix).partition("/")
+    return int(number) if part == "head" and number.isascii() and number.isdigit() and len(number) < 19 else 0
+
+
+def _chunks(operations: Iterator[Operation]) -> Iterator[list[Operation]]:
+    """The operations in order, in chunks that one transaction can take."""
+    chunk: list[Operation] = []
+    size = 0
+    for operation in operations:
+        added = len(operation.key) + (len(operation.value) if isinstance(operation, Put) else 0)
+        if chunk and (len(chunk) >= OPERATIONS or size + added > BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(operation)
+        size += added
+    if chunk:
+        yield chunk

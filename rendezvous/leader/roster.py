@@ -1,0 +1,89 @@
+"""What the leader knows of the members, kept up by snapshots and events; time is passed in.
+
+A record that does not fit leaves out its member; a record that is merely written anew, as after a lost lease, changes
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reknit.rendezvous.codec import decode_member
+from reknit.rendezvous.errors import RecordError
+from reknit.rendezvous.plan import Observed
+from reknit.rendezvous.records import Member, Name
+from reknit.rendezvous.rejected import Rejected
+from reknit.rendezvous.store.protocol import Entry, Event, Snapshot
+
+
+class Roster:
+    """The members as they are known now, by key.
+
+    Of each, `changed` is when it last said something that the plan waits upon: that it is built, that it left.
+    """
+
+    def __init__(self, rejected: Rejected) -> None:
+        self._rejected = rejected
+        self._observed: dict[str, Observed] = {}
+        self._entries: dict[str, Entry] = {}
+        self.known = False
+
+    def reset(self, snapshot: Snapshot, now: float) -> None:
+        """Take over a complete state."""
+        self.known = True
+        present = {entry.key for entry in snapshot.entries}
+        for key in [key for key in self._observed if key not in present]:
+            self._drop(key)
+        for entry in snapshot.entries:
+            self._see(entry, now)
+
+    def apply(self, events: Sequence[Event], now: float) -> None:
+        """Take over what happened since."""
+        for event in events:
+            if event.entry is None:
+                self._drop(event.key)
+            else:
+                self._see(event.entry, now)
+
+    def fitting(self, size: int) -> list[Observed]:
+        """Everybody whose coordinate lies within `size`; the others are rejected."""
+        found = []
+        for key, observed in self._observed.items():
+            coordinate = observed.member.coordinate
+            if coordinate is not None and coordinate >= size:
+                self._rejected.add(self._entries[key], f"coordinate {coordinate} is not below {size}")
+            else:
+                found.append(observed)
+        return found
+
+    def names(self) -> set[Name]:
+        """All processes that are here."""
+        return {observed.member.name for observed in self._observed.values()}
+
+    def _drop(self, key: str) -> None:
+        self._observed.pop(key, None)
+        self._entries.pop(key, None)
+
+    def _see(self, entry: Entry, now: float) -> None:
+        member = self._rejected.read(entry, _decode)
+        if member is None:
+            self._drop(entry.key)
+            return
+        before = self._observed.get(entry.key)
+        self._entries[entry.key] = entry
+        if before is None or before.member.name != member.name:
+            self._observed[entry.key] = Observed(member, now, now)
+        else:
+            news = _waited_upon(before.member) != _waited_upon(member)
+            self._observed[entry.key] = Observed(member, before.arrived, now if news else before.changed)
+
+
+def _decode(raw: bytes, key: str) -> Member:
+    member = decode_member(raw, key)
+    if member.worker_id != key.rpartition("/")[2]:
+        raise RecordError(f"{key} holds the record of another worker, {member.worker_id!r:.80}")
+    return member
+
+
+def _waited_upon(member: Member) -> tuple[bool, int, int]:
+    return (member.built, member.left, member.incomplete)

@@ -1,0 +1,1 @@
+"""The interruptible gloo communicator: built, used and ended at any moment."""

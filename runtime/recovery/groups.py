@@ -1,0 +1,94 @@
+"""The groups of one generation: the data group of this coordinate and the control rounds of this replica.
+
+The replica's own default group belongs to its formation and outlives generations (`formation.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from reknit.rendezvous.parts import View
+from reknit.rendezvous.records import Name, Replica
+from reknit.runtime.communicator.communicator import Communicator
+from reknit.runtime.recovery.control import ReplicaRounds
+from reknit.runtime.recovery.formation import Formation
+
+
+@dataclass
+class Groups:
+    """What a worker holds of one generation; the groups are None until they are connected.
+
+    `cancelled` frees the builds; `entered` is set when the comparison is entered; `urgent` says that this generation is
+    over and its groups are interrupted.  `retired` are an earlier generation's rounds whose farewell may be in flight.
+    """
+
+    view: View
+    name: Name
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    entered: bool = False
+    urgent: bool = False
+    data: Communicator | None = None
+    rounds: ReplicaRounds | None = None
+    formation: Formation | None = None
+
+    @property
+    def generation(self) -> int:
+        """The plan's number."""
+        return self.view.generation
+
+    @property
+    def replica(self) -> Replica:
+        """This worker's replica."""
+        assert self.view.replica is not None
+        return self.view.replica
+
+    @property
+    def coordinate(self) -> int:
+        """This worker's rank within its replica."""
+        return self.replica.names.index(self.name)
+
+    @property
+    def data_rank(self) -> int:
+        """This worker's rank in its data group: its replica's place among the replicas."""
+        return [peer.place.name for peer in self.view.peers].index(self.name)
+
+    @property
+    def since(self) -> int:
+        """First generation of this worker's unbroken run of places."""
+        return self.replica.places[self.coordinate].since
+
+    def interrupt(self, formation_over: bool) -> None:
+        """This generation is over (rules 6 and 7).  Called with the lock of `Recovery` held, from any thread."""
+        self.urgent = True
+        self.cancelled.set()
+        if self.data is not None:
+            self.data.interrupt()
+        if formation_over:
+            if self.rounds is not None:
+                self.rounds.interrupt()
+            if self.formation is not None:
+                self.formation.interrupt()
+
+
+def in_parallel(tasks: Sequence[Callable[[], None]], cancelled: threading.Event) -> None:
+    """Run all tasks, each on a thread; the first failure cancels the others and is raised when all have ended."""
+    errors: list[BaseException] = []
+
+    def run(task: Callable[[], None]) -> None:
+        try:
+            task()
+        except BaseException as error:
+            errors.append(error)
+            cancelled.set()
+
+    threads = [threading.Thread(target=run, args=(task,), name="reknit-connect", daemon=True) for task in tasks[1:]]
+    for thread in threads:
+        thread.start()
+    if tasks:
+        run(tasks[0])
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]

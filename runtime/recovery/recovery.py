@@ -1,0 +1,429 @@
+"""Moves a worker from one generation to the next: connect, compare, settle, ready (PROTOCOL.md, rules 6-12).
+
+Two threads meet here.  The training thread enters and leaves generations and does everything that takes time.  The
+reactor thread hears of newer plans and interrupts what the training thread may be blocked in; it decides that by the
+pure `decision.reaction`, under a lock that guards only who holds which groups.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from reknit.rendezvous.codec import split_address
+from reknit.rendezvous.errors import ReknitError
+from reknit.rendezvous.parts import View
+from reknit.rendezvous.records import FINISHED, LOST, Name, Version
+from reknit.runtime import injection
+from reknit.runtime.communicator.communicator import Communicator
+from reknit.runtime.errors import Interrupted
+from reknit.runtime.process import footprint
+from reknit.runtime.recovery import healing
+from reknit.runtime.recovery.control import ReplicaRounds
+from reknit.runtime.recovery.decision import (
+    Decision,
+    Reaction,
+    Row,
+    Settling,
+    decide,
+    healing_pairs,
+    reaction,
+    settling,
+)
+from reknit.runtime.recovery.formation import Formation, FormationId, form
+from reknit.runtime.recovery.groups import Groups, in_parallel
+from reknit.runtime.recovery.state import State
+
+log = logging.getLogger(__name__)
+
+_NONE = -1  # a version's number on the wire where there is none
+
+
+class Released(ReknitError):
+    """The job has finished: a worker that waits for a place, or for the others to finish, may exit."""
+
+
+class StateLost(ReknitError):
+    """No complete set of coordinates holds a state any more."""
+
+
+class Superseded(Interrupted):
+    """A newer plan came before the comparison of this generation was entered."""
+
+
+class _Incomplete(Exception):
+    """The comparison decides nothing: the leader has to."""
+
+
+class Wiring(Protocol):
+    """How groups are built; `job` makes it out of the worker's settings."""
+
+    pipe_backend: str
+    device: torch.device
+    connect_timeout: float
+
+    def connect(
+        self, address: tuple[str, int], prefix: str, rank: int, size: int, cancelled: threading.Event
+    ) -> Communicator:
+        """Build an interruptible gloo group; raises Interrupted."""
+
+    def nccl_store(self, host: str, rounds: ReplicaRounds, rank: int) -> dist.Store:
+        """A torch store that all members of a new formation reach; raises Interrupted."""
+
+
+Report = Callable[..., None]  # report(kind, **fields): a line to the agent
+Event = Callable[..., None]  # event(name, **fields): a line for --events
+
+
+class Recovery:
+    """One worker's way through the generations."""
+
+    def __init__(self, name: Name, state: State, wiring: Wiring, report: Report, event: Event) -> None:
+        self.name, self.state, self._wiring, self._report, self._event = name, state, wiring, report, event
+        self._changed = threading.Condition()
+        self._newest: View | None = None
+        self._groups: Groups | None = None
+        self._formation: Formation | None = None
+        self._retired: list[ReplicaRounds] = []
+        self._left = 0
+        self._notice: float | None = None
+
+    # ---------------------------------------------------------------- what the reactor thread calls
+
+    def hear(self, view: View) -> None:
+        """A plan has come from the agent."""
+        with self._changed:
+            if self._newest is not None and view.generation <= self._newest.generation:
+                return
+            self._newest = view
+            self._react()
+            self._changed.notify_all()
+
+    def _react(self) -> None:
+        groups, newest = self._groups, self._newest
+        assert newest is not None
+        over = self._formation_over()
+        if groups is None:
+            if over and self._formation is not None:
+                self._formation.interrupt()
+            return
+        match reaction(groups.generation, groups.entered, newest.generation, newest.head.broken, not over):
+            case Reaction.SUPERSEDED:
+                groups.cancelled.set()
+            case Reaction.URGENT:
+                self._note()
+                groups.interrupt(formation_over=False)
+            case Reaction.URGENT_ALL:
+                self._note()
+                groups.interrupt(formation_over=True)
+            case _:
+                pass
+
+    def _formation_over(self) -> bool:
+        """Whether the newest plan known no longer holds the formation that this worker's groups are of."""
+        newest, formation = self._newest, self._formation
+        if newest is None or formation is None:
+            return False
+        return newest.replica is None or not FormationId.of(newest.replica).same(formation.identity)
+
+    # ---------------------------------------------------------------- what the training thread sees
+
+    @property
+    def groups(self) -> Groups | None:
+        """The generation that this worker is in, ready for work; None between generations."""
+        return self._groups
+
+    @property
+    def formation(self) -> Formation | None:
+        """The replica's own groups."""
+        return self._formation
+
+    @property
+    def known(self) -> int:
+        """The newest generation known."""
+        newest = self._newest
+        return newest.generation if newest is not None else 0
+
+    def check(self) -> None:
+        """Raise Interrupted if this generation is over and nobody depends on this worker going on."""
+        groups = self._groups
+        if groups is not None and groups.urgent and len(groups.replica.places) == 1:
+            raise Interrupted("a member of the job is lost", group="data", rank=groups.data_rank)
+
+    def enter(self, last_known: int = 0) -> Groups:
+        """Enter the newest generation that has a place for this worker, and come to the decided version in it.
+
+        Waits for such a plan; repeats with the next one when something breaks on the way.  Raises Released or
+        StateLost.
+        """
+        while True:
+            groups = self._take_place()
+            try:
+                self._connect(groups)
+                decision, table = self._compare(groups)
+                self._settle(groups, decision, table)
+                self._ready(groups)
+                return groups
+            except (Interrupted, _Incomplete) as error:
+                self.leave(error)
+
+    def wait_for_newer(self, generation: int, timeout: float | None = None) -> None:
+        """Wait until a plan newer than `generation` is known."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.known > generation, timeout)
+
+    # ---------------------------------------------------------------- leaving
+
+    def leave(self, error: BaseException | None) -> None:
+        """Close the generation's groups, keep state and prepared gradients; `error` None: agreed at a vote."""
+        with self._changed:
+            groups, self._groups = self._groups, None
+            if groups is None:
+                return
+            self._note()
+            groups.cancelled.set()
+            self._left = max(self._left, groups.generation)
+            torn = self._is_torn(groups, error)
+            nothing_newer = self.known <= groups.generation
+        if groups.rounds is not None:
+            if error is None:
+                groups.rounds.agreed_to_leave()
+            groups.rounds.leave()
+            self._retired.append(groups.rounds)
+        if groups.data is not None:
+            groups.data.close()
+        incomplete = isinstance(error, _Incomplete)
+        if nothing_newer or incomplete or torn:
+            self._report_left(groups.generation if incomplete else 0, groups.generation if torn else 0, str(error))
+
+    def _is_torn(self, groups: Groups, error: BaseException | None) -> bool:
+        """Whether a connection within the replica broke, though nobody said that it leaves (rule 7)."""
+        if groups.urgent or not isinstance(error, Interrupted) or isinstance(error, Superseded):
+            return False
+        formation = self._formation
+        if formation is not None and not formation.ended and formation.lost_a_member():
+            return True
+        return groups.entered and error.group.startswith("control/")
+
+    def _report_left(self, incomplete: int, torn: int, why: str) -> None:
+        self._report(
+            "left",
+            generation=self._left,
+            incomplete=incomplete,
+            torn=torn,
+            why=why,
+            committed=self.state.committed,
+            prepared=self.state.prepared,
+            pristine=self.state.pristine,
+        )
+
+    def _note(self) -> None:
+        if self._notice is None:
+            self._notice = time.monotonic()
+            self._event("reinit_begin")
+
+    # ---------------------------------------------------------------- entering
+
+    def _take_place(self) -> Groups:
+        """Wait for a plan with a place for this worker, newer than what it has left; take it."""
+        with self._changed:
+            while True:
+                view = self._newest
+                if view is not None:
+                    if view.head.state == FINISHED:
+                        raise Released(view.head.reason)
+                    if view.head.state == LOST:
+                        raise StateLost(view.head.reason)
+                    if view.generation > self._left:
+                        if view.replica is not None and self.name in view.replica.names:
+                            self._groups = Groups(view, self.name)
+                            return self._groups
+                        self._left = view.generation
+                        self._report_left(0, 0, "the plan has no place for this worker")
+                self._changed.wait()
+
+    def _connect(self, groups: Groups) -> None:
+        """Build the data group, the control rounds and, for a new formation, the replica's default group."""
+        identity = FormationId.of(groups.replica)
+        if self._formation is not None and not identity.same(self._formation.identity):
+            self._formation.end()
+            self._formation = None
+        try:
+            in_parallel([lambda: self._connect_data(groups), lambda: self._connect_rounds(groups)], groups.cancelled)
+            self._keep_or_form(groups)
+        except Interrupted:
+            if self.known > groups.generation:
+                raise Superseded(
+                    "a newer plan came", group=f"generation {groups.generation}", rank=groups.data_rank
+                ) from None
+            raise
+        groups.formation = self._formation
+        with self._changed:
+            if self.known > groups.generation:
+                raise Superseded("a newer plan came", group=f"generation {groups.generation}", rank=groups.data_rank)
+            groups.entered = True
+
+    def _connect_data(self, groups: Groups) -> None:
+        peers = groups.view.peers
+        prefix = f"data/{groups.generation}/{groups.coordinate}"
+        address = split_address(peers[0].place.address)
+        groups.data = self._wiring.connect(address, prefix, groups.data_rank, len(peers), groups.cancelled)
+
+    def _connect_rounds(self, groups: Groups) -> None:
+        places = groups.replica.places
+        if len(places) == 1:
+            groups.rounds = ReplicaRounds(None)
+            return
+        prefix = f"control/{groups.generation}/{groups.replica.slot}"
+        address = split_address(places[0].address)
+        communicator = self._wiring.connect(address, prefix, groups.coordinate, len(places), groups.cancelled)
+        groups.rounds = ReplicaRounds(communicator)
+
+    def _keep_or_form(self, groups: Groups) -> None:
+        """Keep the formation's groups if every member has them; else all make them anew, in this generation.
+
+        A generation may break while a new formation is being made, when some members have its groups and some don't.
+        """
+        assert groups.rounds is not None
+        if all(words[0] for words in groups.rounds.say((int(self._formation is not None),))):
+            return
+        if self._formation is not None:
+            self._formation.end()
+            self._formation = None
+        self._form(groups)
+
+    def _form(self, groups: Groups) -> None:
+        places, rounds = groups.replica.places, groups.rounds
+        assert rounds is not None
+        address = split_address(places[0].address)
+        formation = form(
+            groups.replica,
+            groups.generation,
+            groups.coordinate,
+            self._wiring.pipe_backend,
+            lambda prefix: self._wiring.connect(address, prefix, groups.coordinate, len(places), groups.cancelled),
+            lambda: self._wiring.nccl_store(address[0], rounds, groups.coordinate),
+            self._wiring.device,
+            self._wiring.connect_timeout,
+        )
+        with self._changed:
+            self._formation = formation
+
+    def _compare(self, groups: Groups) -> tuple[Decision, torch.Tensor]:
+        """Everybody's (committed, prepared, current): in the data group, then in the replica (rule 8)."""
+        assert groups.data is not None
+        assert groups.rounds is not None
+        mine = _words(self.state.row(groups.coordinate, groups.since))
+        column = torch.empty(groups.data.size * len(mine), dtype=torch.int64)
+        groups.data.all_gather_into_tensor(column, torch.tensor(mine, dtype=torch.int64))
+        table = groups.rounds.gather(column.view(groups.data.size, len(mine)))
+        rows = [_row(coordinate, words) for coordinate, column in enumerate(table.tolist()) for words in column]
+        decision = decide(groups.view.head.target, rows, len(groups.replica.places))
+        log.debug("generation %d: %s", groups.generation, decision.reason)
+        if decision.version is None:
+            raise _Incomplete(decision.reason)
+        return decision, table[groups.coordinate]
+
+    def _settle(self, groups: Groups, decision: Decision, table: torch.Tensor) -> None:
+        """Come to the decided version, and heal those at this coordinate who can't by themselves (rule 11)."""
+        version, generation = decision.version, groups.generation
+        assert version is not None
+        column = [_row(groups.coordinate, words) for words in table.tolist()]
+        if groups.view.head.restore:  # what the first replica's scripts built is everybody's state
+            column[0] = column[0]._replace(committed=version)
+        pairs = healing_pairs(version, column)
+        how = settling(version, column[groups.data_rank])
+        if how is Settling.KEEP:
+            self.state.keep(version, generation)
+        elif how is Settling.ROLL_FORWARD:
+            update = self.state.commit()
+            self.state.ready = generation
+            self._event(
+                "committed",
+                step=version.step,
+                samples=list(update.samples),
+                version=list(version),
+                rolled_forward=True,
+                **update.numbers,
+            )
+        else:
+            self._be_healed(groups, version, pairs)
+        for receiver, source in sorted(pairs.items()):
+            if source == groups.data_rank:
+                self._heal(groups, receiver)
+
+    def _heal(self, groups: Groups, receiver: int) -> None:
+        assert groups.data is not None
+        injection.reach("heal", self.state.step)
+        healing.send_state(groups.data, receiver, self.state.pack())
+
+    def _be_healed(self, groups: Groups, version: Version, pairs: dict[int, int]) -> None:
+        assert groups.data is not None
+        if groups.data_rank not in pairs:
+            raise _Incomplete(f"nobody at this coordinate holds {version}")
+        source, begun = pairs[groups.data_rank], time.monotonic()
+        self.state.forget()
+        injection.reach("be healed", version.step)
+        packed, count = healing.receive_state(groups.data, source)
+        self.state.unpack(packed, version, groups.generation)
+        self._event(
+            "healed",
+            source=groups.view.peers[source].place.name.worker_id,
+            bytes=count,
+            seconds=time.monotonic() - begun,
+            step=version.step,
+        )
+
+    def _ready(self, groups: Groups) -> None:
+        """One round in the replica after healing, then work (rule 12)."""
+        assert groups.rounds is not None
+        self._report("ready", generation=groups.generation, committed=self.state.committed)
+        groups.rounds.say()
+        for rounds in self._retired:
+            rounds.close()
+        self._retired.clear()
+        notice, self._notice = self._notice, None
+        formation = self._formation
+        assert formation is not None
+        self._event(
+            "reinit_done",
+            seconds=time.monotonic() - notice if notice is not None else 0.0,
+            formation=str(formation.identity),
+            group=formation.group_identity,
+            replica=groups.replica.slot,
+            replicas=len(groups.view.peers),
+            step=self.state.step,
+            **footprint(),
+        )
+
+    def close(self) -> None:
+        """Drop every group; the process is about to exit."""
+        self.leave(Interrupted("this worker exits", group="all", rank=0))
+        for rounds in self._retired:
+            rounds.close()
+        if self._formation is not None:
+            self._formation.end()
+            self._formation = None
+
+
+def _words(row: Row) -> list[int]:
+    """A row of the comparison as five integers."""
+    none = Version(_NONE, _NONE)
+    return [*(row.committed or none), *(row.prepared or none), int(row.current)]
+
+
+def _row(coordinate: int, words: list[int]) -> Row:
+    """The inverse of `_words`."""
+    committed, prepared = Version(*words[0:2]), Version(*words[2:4])
+    return Row(
+        coordinate,
+        committed if committed.generation != _NONE else None,
+        prepared if prepared.generation != _NONE else None,
+        bool(words[4]),
+    )

@@ -1,0 +1,1 @@
+"""Starts, watches and stops the workers of one host, and decides on restarts."""
