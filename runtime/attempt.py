@@ -50,16 +50,19 @@ class Attempt:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         if error is None:
-            if not self._committed:
-                raise AttemptError(
-                    "the attempt ended without attempt.commit(optimizer): nothing would ever be committed; "
-                    "call it as the last thing in the `with` block"
-                )
+            if self._committed:
+                return False
+            self._job._give_up()
+            raise AttemptError(
+                "the attempt ended without attempt.commit(optimizer): nothing would ever be committed; "
+                "call it as the last thing in the `with` block"
+            )
+        if not self._explains(error):
+            self._job._give_up()
             return False
-        if self._committed or not self._explains(error):
-            return False
-        log.info("step %d is tried again: %s", self._job.state.step + 1, _sentence(error))
-        self._job.event("retried", step=self._job.state.step + 1, reason=_sentence(error))
+        if not self._committed:
+            log.info("step %d is tried again: %s", self._job.state.step + 1, _sentence(error))
+            self._job.event("retried", step=self._job.state.step + 1, reason=_sentence(error))
         self._job.recovery.leave(error)
         return True
 

@@ -22,7 +22,7 @@ import torch
 from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.parts import decode_view
 from reknit.rendezvous.records import FINISHED, LOST, Coordinate, Name, Version
-from reknit.runtime.attempt import Attempt
+from reknit.runtime.attempt import Attempt, AttemptError
 from reknit.runtime.communicator.meeting import MeetingPoint
 from reknit.runtime.data import Sampler, deal
 from reknit.runtime.errors import Interrupted
@@ -290,7 +290,20 @@ class Job:
         """Numbers (a loss) that go with this step's `committed` event."""
         self._numbers.update({key: float(value) for key, value in numbers.items()})
 
+    def _give_up(self) -> None:
+        """The script's own exception, or its exit, went through an attempt: this worker is a loss to the others.
+
+        They may have gradients of an attempt that it has dropped half-way; it can neither go on nor count as finished.
+        """
+        global _failed
+        _failed = True
+
     def _begin_attempt(self) -> Groups:
+        if _failed:
+            raise AttemptError(
+                "an exception went through an earlier attempt, so this worker cannot take part any more: let the "
+                "exception end the script, and a fresh process takes its place"
+            )
         groups = self._present()
         assert groups.data is not None
         self._dealt, self._samples, self._numbers = [], [], {}

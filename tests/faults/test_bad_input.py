@@ -87,6 +87,14 @@ def test_a_script_that_raises_at_step_5_on_every_worker(tmp_path: Path) -> None:
         assert run.step == 5
 
 
+def test_a_script_that_exits_well_in_the_middle_of_an_attempt_has_not_finished(tmp_path: Path) -> None:
+    with JobRun(tmp_path, TRAIN_BADLY, ["leaves"], replicas="2", options=STANDALONE) as run:
+        assert run.wait_end(START_SECONDS) == 1
+        assert "exited with code 0 before its training loop was done" in last_sentence(run)
+        assert run.step >= 5
+        assert not OURS.search(run.output())
+
+
 def test_a_mistake_at_one_worker_passes_through_and_costs_that_worker(tmp_path: Path) -> None:
     with JobRun(tmp_path, TRAIN_BADLY, ["once"], replicas="2", options=STANDALONE) as run:
         died = run.wait_event("worker_died", timeout=START_SECONDS)

@@ -47,7 +47,7 @@ while orders.go_on(job.step):
         for shard in data.shards(job.step):
             # Who was started anew makes the mistake again, or not.
             if job.step >= 5 and (mistake == "in every attempt" or orders.first("mistake")):
-                raise made
+                raise SystemExit(0) if mistake == "leaves" else made
             loss = functional.mse_loss(model(points[shard]), answers[shard].repeat(1, 8)) * shard.weight
             loss.backward()
         attempt.commit(optimizer, scheduler)
