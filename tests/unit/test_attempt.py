@@ -1,0 +1,65 @@
+"""What a commit agrees on within a replica before the vote: the norm of all gradients, and an overflow anywhere."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tests.unit.rounds import replica, together
+from torch import nn
+
+from reknit.runtime.attempt import _agree_on_overflow, _clip
+from reknit.runtime.recovery.control import ReplicaRounds
+
+
+def parameters(*gradients: float) -> list[nn.Parameter]:
+    made = []
+    for gradient in gradients:
+        parameter = nn.Parameter(torch.zeros(2, 2))
+        parameter.grad = torch.full((2, 2), gradient)
+        made.append(parameter)
+    return made
+
+
+def gradients(of: list[nn.Parameter]) -> list[torch.Tensor]:
+    return [p.grad for p in of if p.grad is not None]
+
+
+@pytest.mark.parametrize("limit", [0.5, 1000.0])
+def test_stages_clip_by_the_norm_of_the_whole_model_as_torch_does_on_one_process(limit: float) -> None:
+    first, last, whole = parameters(1.0, -2.0), parameters(3.0), parameters(1.0, -2.0, 3.0)
+    torch.nn.utils.clip_grad_norm_(whole, limit)
+    a, b = replica(2)
+    together(lambda: _clip(a, first, limit), lambda: _clip(b, last, limit))
+    for mine, expected in zip([*gradients(first), *gradients(last)], gradients(whole), strict=True):
+        torch.testing.assert_close(mine, expected)
+
+
+def test_a_stage_without_gradients_takes_part_in_the_norm() -> None:
+    a, b = replica(2)
+    one = parameters(3.0)
+    assert together(lambda: _clip(a, one, 1.0), lambda: _clip(b, [], 1.0)) == [None, None]
+    assert float(gradients(one)[0].norm()) == pytest.approx(1.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_an_overflow_at_one_stage_makes_every_stages_scaler_skip(bad: float) -> None:
+    first, last = parameters(1.0, 2.0), parameters(bad)
+    a, b = replica(2)
+    together(lambda: _agree_on_overflow(a, first), lambda: _agree_on_overflow(b, last))
+    for stage in (first, last):
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+        scaler.scale(torch.ones(1))
+        optimizer = torch.optim.SGD(stage, lr=1.0)
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        assert all(torch.equal(p, torch.zeros(2, 2)) for p in stage), "the step is skipped"
+        assert scaler.get_scale() == 1.0
+
+
+def test_without_an_overflow_nothing_changes() -> None:
+    alone = parameters(1.0)
+    _agree_on_overflow(ReplicaRounds(None), alone)
+    assert torch.equal(gradients(alone)[0], torch.ones(2, 2))
