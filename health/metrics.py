@@ -6,6 +6,7 @@ job. Label `training_job`, since `job` is Prometheus' own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,13 +59,22 @@ class Metrics:
         match event:
             case "committed":
                 self._committed.labels(self._job, worker).inc()
-                if isinstance(fields.get("step"), int):
-                    self._step.labels(self._job, worker).set(fields["step"])
+                if (step := _amount(fields.get("step"))) is not None:
+                    self._step.labels(self._job, worker).set(step)
             case "retried":
                 self._retried.labels(self._job, worker).inc()
-            case "reinit_done" if isinstance(fields.get("seconds"), (int, float)):
-                self._reinit.observe(fields["seconds"])
-            case "healed" if isinstance(fields.get("bytes"), int):
-                self._healed.inc(fields["bytes"])
+            case "reinit_done":
+                if (seconds := _amount(fields.get("seconds"))) is not None:
+                    self._reinit.observe(seconds)
+            case "healed":
+                if (count := _amount(fields.get("bytes"))) is not None:
+                    self._healed.inc(count)
             case _:
                 pass
+
+
+def _amount(value: Any) -> float | None:
+    """A finite number from 0 that a metric can take; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if 0 <= value < 2**62 and math.isfinite(value) else None

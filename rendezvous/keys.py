@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from reknit.rendezvous.codec import Reader, dumps, loads
@@ -10,6 +11,7 @@ from reknit.rendezvous.parts import HEAD
 from reknit.rendezvous.records import FORMAT, Name
 
 ROOT = "/reknit/"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,199}")
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Keys:
     job: str
 
     def __post_init__(self) -> None:
-        _check("job", self.job)
+        check_name("job", self.job)
 
     @property
     def prefix(self) -> str:
@@ -58,16 +60,19 @@ class Keys:
 
     def member(self, worker_id: str) -> str:
         """One member's record."""
-        return f"{self.members}{_check('worker id', worker_id)}"
+        return f"{self.members}{check_name('worker id', worker_id)}"
 
     def assignment(self, worker_id: str) -> str:
         """One member's assignment."""
-        return f"{self.assignments}{_check('worker id', worker_id)}"
+        return f"{self.assignments}{check_name('worker id', worker_id)}"
 
 
-def _check(what: str, name: str) -> str:
-    if not name or "/" in name or len(name) > 253 or not name.isprintable():
-        raise ValueError(f"a {what} must be 1 to 253 printable characters without '/', not {name!r:.80}")
+def check_name(what: str, name: str) -> str:
+    """Return `name` if it can be a part of a key, of a command line and of a metric's label; else raise RecordError."""
+    if not NAME.fullmatch(name):
+        raise RecordError(
+            f"a {what} must be 1 to 200 letters, digits and . _ : @ + -, the first a letter or digit, not {name!r:.80}"
+        )
     return name
 
 

@@ -36,7 +36,7 @@ from reknit.rendezvous.store.protocol import Store
 from reknit.runtime import logs
 from reknit.runtime.config import Config
 from reknit.runtime.events import EventLog
-from reknit.runtime.fleet import Worker, after_report, new_member
+from reknit.runtime.fleet import Worker, after_report, new_member, read_event
 from reknit.runtime.ipc.server import PeerEvent, Server
 from reknit.runtime.keeper import Keeper, environment_of_workers
 from reknit.runtime.settings import WorkerSettings
@@ -44,7 +44,7 @@ from reknit.runtime.supervisor.supervisor import Exited, Failed, Started
 
 log = logging.getLogger("reknit.agent")
 
-EXIT_STATE_LOST = 3
+EXIT_FAILED, EXIT_STATE_LOST = 1, 3
 CONNECT_SECONDS = 10.0  # for etcd to be there at the start
 
 
@@ -117,7 +117,7 @@ class Agent:
             for number, handler in before.items():
                 signal.signal(number, handler)
         code, reason = self._ending or (0, "the script has finished everywhere")
-        self._events.write("agent_ended", None, self._generation, code=code, reason=reason)
+        self._event("agent_ended", None, code=code, reason=reason)
         if code:
             print(f"reknit: {reason}", file=sys.stderr)
         return code
@@ -126,10 +126,9 @@ class Agent:
         self._leader.spec = self._session.propose_spec(self._config.spec)
         http = self._metrics.serve()
         config = self._config
-        self._events.write(
+        self._event(
             "agent_started",
             None,
-            0,
             pid=os.getpid(),
             http=http,
             agent=config.agent,
@@ -165,9 +164,11 @@ class Agent:
         now = time.monotonic()
         timeout = max(0.0, min([now + 1.0, *(moment for moment in due if moment is not None)]) - now)
         try:
-            self._handle(self._inbox.get(timeout=timeout))
+            item = self._inbox.get(timeout=timeout)
         except queue.Empty:
             pass
+        else:
+            self.take(item)
         now = time.monotonic()
         if self._keeper is not None:
             self._keeper.run_timers(now)
@@ -176,6 +177,17 @@ class Agent:
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._inbox.put(_Stop(number))
+
+    def take(self, item: object) -> None:
+        """Handle one thing that happened; whatever a worker says, or lies in the store, must not end this host's part of the job."""
+        try:
+            self._handle(item)
+        except Exception as error:
+            log.exception("%.300r could not be handled", item)
+            if isinstance(item, PeerEvent):
+                self._server.drop(item.peer, f"what it said could not be handled: {error}")
+            elif isinstance(item, Started | Exited | Failed):  # nobody else will ever answer it
+                self._end(EXIT_FAILED, f"{item.worker_id} cannot be kept running: {error}")
 
     def _handle(self, item: object) -> None:
         match item:
@@ -222,9 +234,9 @@ class Agent:
         self._session.set_member(member)
 
     def _hear(self, item: PeerEvent) -> None:
-        worker = self._workers[item.peer.worker_id]
-        if worker.peer != item.peer or worker.member is None:
-            return
+        worker = self._workers.get(item.peer.worker_id)
+        if worker is None or worker.peer != item.peer or worker.member is None:
+            return  # it was dropped, and this was on its way
         if item.message.get("type") == "event":
             self._hear_event(worker, item.message)
             return
@@ -240,14 +252,12 @@ class Agent:
             self._session.set_member(member)
 
     def _hear_event(self, worker: Worker, message: Mapping[str, Any]) -> None:
-        fields = {
-            key: value for key, value in message.items() if key not in ("type", "event", "t", "generation", "worker")
-        }
-        event, moment, generation = message.get("event"), message.get("t"), message.get("generation")
-        if not isinstance(event, str) or not isinstance(moment, (int, float)) or not isinstance(generation, int):
+        told = read_event(message)
+        if told is None:
+            log.warning("%s told of an event that is none: %.200r", worker.worker_id, message)
             return
-        self._events.write(event, worker.worker_id, generation, moment, **fields)
-        self._metrics.observe(event, worker.worker_id, generation, fields)
+        self._events.write(told.event, worker.worker_id, told.generation, told.fields, told.moment)
+        self._metrics.observe(told.event, worker.worker_id, told.generation, told.fields)
 
     def _lose(self, item: PeerEvent) -> None:
         """The kernel says that the worker is gone: first of all the others must hear of it."""
@@ -324,14 +334,9 @@ class Agent:
         worker.view = view
         replica = view.replica
         if replica is not None and worker.member is not None:
-            self._events.write(
-                "placed",
-                worker.worker_id,
-                view.generation,
-                replica=replica.slot,
-                coordinate=worker.member.coordinate,
-                formation=f"{replica.slot}@{replica.formed}",
-            )
+            formation = f"{replica.slot}@{replica.formed}"
+            fields = {"replica": replica.slot, "coordinate": worker.member.coordinate, "formation": formation}
+            self._events.write("placed", worker.worker_id, view.generation, fields)
         if worker.peer is not None:
             self._server.send(worker.peer, {"type": "plan", "view": encode_view(view)})
 
@@ -362,7 +367,7 @@ class Agent:
             self._keeper.stop_all()
 
     def _event(self, event: str, worker: str | None, t: float | None = None, **fields: Any) -> None:
-        self._events.write(event, worker, self._generation, t, **fields)
+        self._events.write(event, worker, self._generation, fields, t)
 
 
 def _is_urgent(head: Head) -> bool:

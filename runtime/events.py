@@ -23,41 +23,109 @@ Every line has `t` (CLOCK_MONOTONIC seconds, comparable across the processes of 
 from __future__ import annotations
 
 import json
+import logging
+import math
+import os
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from reknit.rendezvous.errors import ReknitError
 
+log = logging.getLogger("reknit.agent")
+
 
 class EventsError(ReknitError):
-    """The events file cannot be written."""
+    """The events file cannot be opened."""
 
 
 class EventLog:
-    """Appends events to a file, whole lines only; without a path it does nothing."""
+    """Appends events to a file, whole lines only; without a path it does nothing.
+
+    A disk that is full ends no training: what cannot be written is left out and counted in `lost`, which is logged once.
+    """
 
     def __init__(self, path: Path | None) -> None:
+        self.lost = 0
         self._lock = threading.Lock()
-        self._file: IO[bytes] | None = None
+        self._path = path
+        self._descriptor = -1
+        self._torn = False  # whether the file may end within a line of ours
         if path is not None:
             try:
-                self._file = path.open("ab", buffering=0)
+                self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except OSError as error:
                 raise EventsError(f"--events {path} cannot be written: {error.strerror}") from None
 
-    def write(self, event: str, worker: str | None, generation: int, t: float | None = None, **fields: Any) -> None:
-        """Append one line; `t` defaults to now."""
-        if self._file is None:
+    def write(
+        self,
+        event: str,
+        worker: str | None,
+        generation: int,
+        fields: Mapping[str, Any] | None = None,
+        t: float | None = None,
+    ) -> None:
+        """Append one line; `t` defaults to now.  The line's own names win over those in `fields`."""
+        if self._descriptor < 0:
             return
         moment = time.monotonic() if t is None else t
-        line = {"t": round(moment, 6), "event": event, "worker": worker, "generation": generation, **fields}
+        own = {"t": round(moment, 6), "event": event, "worker": worker, "generation": generation}
+        line = encode_line({**own, **(fields or {}), **own})
         with self._lock:
-            self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+            try:
+                self._append(line)
+            except OSError as error:
+                self.lost += 1
+                if self.lost == 1:
+                    log.error("--events %s cannot be written, events are lost: %s", self._path, error.strerror)
+
+    def _append(self, line: bytes) -> None:
+        """Write a whole line, or take back what was written of it."""
+        data = b"\n" + line if self._torn else line
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._descriptor, data[written:])
+            self._torn = False
+        except OSError:
+            if written:
+                self._torn = not self._take_back(written)
+            raise
+
+    def _take_back(self, count: int) -> bool:
+        """Cut off the last `count` bytes, unless somebody else has written after them, or it is no file."""
+        try:
+            end = os.lseek(self._descriptor, 0, os.SEEK_CUR)
+            if os.fstat(self._descriptor).st_size != end:
+                return False
+            os.ftruncate(self._descriptor, end - count)
+        except OSError:
+            return False
+        return True
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def encode_line(fields: Mapping[str, Any]) -> bytes:
+    """One line of JSON; NaN and the infinities, which JSON lacks, become null."""
+    try:
+        text = json.dumps(fields, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(fields), separators=(",", ":"), allow_nan=False)
+    return text.encode() + b"\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(found) for key, found in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(found) for found in value]
+    return value

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from reknit.rendezvous.codec import Reader
 from reknit.rendezvous.codec import address as checked_address
@@ -42,6 +43,28 @@ class Worker:
     def name(self) -> Name | None:
         """The present process, once it has attached."""
         return self.member.name if self.member is not None else None
+
+
+class Told(NamedTuple):
+    """An event that a worker told of; `moment` in CLOCK_MONOTONIC seconds."""
+
+    event: str
+    moment: float
+    generation: int
+    fields: dict[str, Any]
+
+
+def read_event(message: Mapping[str, Any]) -> Told | None:
+    """An event as the events file takes it; None if it is none."""
+    event, moment, generation = message.get("event"), message.get("t"), message.get("generation")
+    if not isinstance(event, str) or not isinstance(moment, (int, float)) or not isinstance(generation, int):
+        return None
+    if isinstance(moment, bool) or isinstance(generation, bool):
+        return None
+    if not 0 <= moment < 2**62 or not 0 <= generation < 2**62 or not math.isfinite(moment):
+        return None
+    known = ("type", "event", "t", "generation", "worker")
+    return Told(event, moment, generation, {key: value for key, value in message.items() if key not in known})
 
 
 def new_member(peer: Peer, agent: str, host: str) -> Member:

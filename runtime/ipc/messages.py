@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from reknit.rendezvous.errors import ReknitError
+from reknit.rendezvous.errors import RecordError, ReknitError
+from reknit.rendezvous.keys import check_name
 
 MAX_LINE = 1 << 20  # a data group of some thousand members fits into one message
 CHUNK = 64 * 1024  # bytes taken from a socket at once
@@ -89,6 +90,8 @@ def read_greeting(message: Mapping[str, Any]) -> Greeting:
         raise MessageError(f"unknown channel {message.get('channel')!r}; it is {LIFELINE!r} or {CONTROL!r}")
     for name in ("worker_id", "incarnation"):
         value = message.get(name)
-        if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
-            raise MessageError(f"'{name}' must be a printable string of 1 to 200 characters; got {str(value)[:80]!r}")
+        try:
+            check_name(f"'{name}'", value if isinstance(value, str) else "")
+        except RecordError as error:
+            raise MessageError(str(error)) from None
     return Greeting(message["channel"], message["worker_id"], message["incarnation"], message)

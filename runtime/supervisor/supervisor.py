@@ -37,6 +37,7 @@ from reknit.runtime.supervisor.worker_process import (
 WARM_MODULES = ("torch", "torch._dynamo")
 _WARM_TRIES = 3
 _STATUS_SECONDS = 2.0
+_FAILED_SECONDS = 0.05  # a pause after a failure, which may come again at once for ever
 
 __all__ = ["Exited", "Failed", "Started", "Supervisor", "SupervisorError", "SupervisorEvent"]
 
@@ -165,7 +166,7 @@ class Supervisor:
         with self._lock:
             commands, self._commands = self._commands, []
         for act in commands:
-            act()
+            self._survive(act)
 
     def _run(self) -> None:
         self._running = True
@@ -173,10 +174,18 @@ class Supervisor:
             timeout = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
             for key, _ in self._selector.select(timeout):
                 if self._selector.get_map().get(key.fd) is key:  # may have been unregistered in this very round
-                    key.data()
+                    self._survive(key.data)
             while self._timers and self._timers[0][0] <= time.monotonic():
-                heapq.heappop(self._timers)[2]()
+                self._survive(heapq.heappop(self._timers)[2])
         self._selector.close()
+
+    def _survive(self, act: Callable[[], None]) -> None:
+        """One thing that goes wrong must not end the thread: nobody else learns of the other workers' ends."""
+        try:
+            act()
+        except Exception:
+            _log.exception("the supervisor failed at one thing, and goes on")
+            time.sleep(_FAILED_SECONDS)
 
     def _later(self, seconds: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._timer_numbers), act))
@@ -285,16 +294,26 @@ class Supervisor:
         if self._warm is not None and not self._warm.ready:
             self._queue.append(worker)
             return
-        if not worker.descriptors:
-            self._output.forget_tail(worker.worker_id)
-            for name in ("stdout", "stderr"):
-                reader, writer = os.pipe()
-                self._output.attach(worker.worker_id, name, reader)
-                worker.descriptors.append(writer)
-        if self._warm is None:
-            self._exec(worker)
-        else:
-            self._request(worker, self._warm)
+        try:
+            self._attach_output(worker)
+            if self._warm is None:
+                self._exec(worker)
+            else:
+                self._request(worker, self._warm)
+        except OSError as error:  # of descriptors there may be too few
+            if worker.process is not None:
+                worker.process.kill()
+                worker.process.wait()
+            self._fail(worker, str(error))
+
+    def _attach_output(self, worker: WorkerProcess) -> None:
+        if worker.descriptors:
+            return  # it was asked for before
+        self._output.forget_tail(worker.worker_id)
+        for name in ("stdout", "stderr"):
+            reader, writer = os.pipe()
+            self._output.attach(worker.worker_id, name, reader)
+            worker.descriptors.append(writer)
 
     def _request(self, worker: WorkerProcess, warm: WarmHandle) -> None:
         worker.requests += 1

@@ -536,3 +536,25 @@ def test_the_warm_process_ends_with_its_supervisor_and_ignores_the_working_folde
     process.wait()
     process.stdout.close()
     eventually(lambda: not is_alive(warm), "the warm process ends")
+
+
+def test_a_failure_at_one_thing_ends_neither_the_thread_nor_the_other_workers(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.start("import time; print('up'); time.sleep(60)", worker_id="w0")
+    assert host.line("w0") == "up"
+    tried = threading.Event()
+
+    def fail(worker: object) -> None:
+        tried.set()
+        raise RuntimeError("on purpose")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(host.supervisor, "_kill", fail)
+        host.supervisor.stop("w0", 0.0)
+        assert tried.wait(DEADLINE)
+    host.start("print('ran')", worker_id="w1")
+    assert host.line("w1") == "ran"
+    assert host.next(Exited).worker_id == "w1"
+    host.supervisor.stop("w0", 0.0)
+    assert host.next(Exited).returncode == -9

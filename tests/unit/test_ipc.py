@@ -102,3 +102,10 @@ def test_a_bad_greeting_is_refused(change: dict[str, object]) -> None:
 
 def test_messages_carry_what_json_carries() -> None:
     assert json.loads(encode({"type": "a", "loss": 1.5})) == {"type": "a", "loss": 1.5}
+
+
+@pytest.mark.parametrize("name", ["a/b", "", "x" * 201, "-x", "a b", "a\n", "\u00e4", 5, None])
+@pytest.mark.parametrize("field", ["worker_id", "incarnation"])
+def test_a_name_that_cannot_be_part_of_a_key_is_refused_at_the_door(field: str, name: object) -> None:
+    with pytest.raises(MessageError, match=field):
+        read_greeting({**HELLO, field: name})

@@ -1,0 +1,164 @@
+"""The agent's loop, driven item by item: nothing that a worker says, or that lies in the store, may end it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reknit.rendezvous.parts import Head
+from reknit.rendezvous.records import RUNNING, Axes, Spec
+from reknit.rendezvous.session.events import Assigned, HeadSeen
+from reknit.rendezvous.store.memory import MemoryStore
+from reknit.runtime.agent import Agent
+from reknit.runtime.config import Config
+from reknit.runtime.events import EventLog
+from reknit.runtime.ipc.server import Peer, PeerEvent
+
+
+def peer(worker: str = "w0", number: int = 1, incarnation: str = "a", **hello: Any) -> Peer:
+    return Peer(number, worker, incarnation, 4000 + number, 0, {"address": "127.0.0.1:5000", **hello})
+
+
+def head(generation: int, **fields: Any) -> Head:
+    usual: dict[str, Any] = {"reason": "why", "state": RUNNING, "broken": 0, "target": None, "restore": False}
+    more: dict[str, Any] = {"origin": 0, "placed": 0, "replicas": 0, "writer": 1, "digest": ""}
+    return Head(generation, **{**usual, **more, **fields})
+
+
+class Desk:
+    """A sidecar that nobody has started: things are put before it one by one."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.path = folder / "events"
+        config = Config(None, etcd="127.0.0.1:1", spec=Spec(Axes(), 1, 2), events=self.path, **settings)
+        self.log = EventLog(self.path)
+        self.agent = Agent(config, MemoryStore(), self.log, folder / "socket")
+        self.dropped: list[tuple[Peer, str]] = []
+        self.sent: list[tuple[Peer, dict[str, Any]]] = []
+        self.members: dict[str, Any] = {}
+        self.agent._server.drop = lambda peer, reason: self.dropped.append((peer, reason))  # type: ignore[method-assign]
+        self.agent._server.send = self._send  # type: ignore[method-assign,assignment]
+
+    def _send(self, peer: Peer, message: dict[str, Any]) -> bool:
+        self.sent.append((peer, message))
+        return True
+
+    def attach(self, who: Peer) -> Peer:
+        self.agent.take(PeerEvent("opened", who))
+        return who
+
+    def say(self, who: Peer, /, **message: Any) -> None:
+        self.tell(who, message)
+
+    def tell(self, who: Peer, message: dict[str, Any]) -> None:
+        self.agent.take(PeerEvent("message", who, message))
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line, parse_constant=_refuse) for line in self.path.read_text().splitlines()]
+
+
+def _refuse(name: str) -> None:
+    raise AssertionError(f"{name} is not JSON")
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path)
+    yield desk
+    desk.log.close()
+
+
+def test_what_a_dropped_worker_had_still_said_is_left_alone(desk: Desk) -> None:
+    desk.say(peer("never-here"), type="built")
+    desk.attach(peer("w0", 1))
+    desk.agent.take(PeerEvent("closed", peer("w0", 1)))
+    desk.say(peer("w0", 1), type="ready", generation=3)
+    assert not desk.dropped
+
+
+def test_a_worker_whose_words_cannot_be_handled_is_dropped_and_the_others_are_heard(desk: Desk) -> None:
+    bad, good = desk.attach(peer("w0", 1)), desk.attach(peer("w1", 2))
+    desk.agent._metrics.observe = _fail  # type: ignore[method-assign,assignment]
+    desk.say(bad, type="event", event="committed", t=1.0, generation=1)
+    assert [dropped for dropped, _ in desk.dropped] == [bad]
+    desk.say(good, type="built")
+    member = desk.agent._workers["w1"].member
+    assert member is not None
+    assert member.built
+
+
+def _fail(*_: Any) -> None:
+    raise RuntimeError("not to be handled")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"event": "committed", "t": 1.0, "generation": 1, "self": 1, "worker": "w9", "fields": 2},
+        {"event": "healed", "t": 1.0, "generation": 1, "bytes": -1},
+        {"event": "healed", "t": 1.0, "generation": 1, "bytes": 10**400},
+        {"event": "reinit_done", "t": 1.0, "generation": 1, "seconds": float("nan")},
+        {"event": "committed", "t": 1.0, "generation": 1, "step": 10**400},
+        {"event": "committed", "t": 1.0, "generation": 1, "loss": [float("inf"), {"x": float("nan")}]},
+        {"event": "committed", "t": float("nan"), "generation": 1},
+        {"event": "committed", "t": 10**400, "generation": 1},
+        {"event": "committed", "t": 1.0, "generation": 10**400},
+        {"event": 5, "t": None, "generation": True},
+        {},
+    ],
+)
+def test_an_event_may_say_anything_and_makes_a_whole_line_of_the_agents_own(desk: Desk, fields: dict[str, Any]) -> None:
+    who = desk.attach(peer("w0"))
+    desk.tell(who, {"type": "event", **fields})
+    desk.say(who, type="event", event="committed", t=2.0, generation=1, step=7)
+    assert not desk.dropped
+    last = desk.events()[-1]
+    assert (last["t"], last["step"]) == (2.0, 7)
+    assert all(event["worker"] == "w0" for event in desk.events() if event["event"] in ("committed", "healed"))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{"type": "ready"}, {"type": "ready", "generation": 2**62}, {"type": "left", "generation": 1, "pristine": 3}],
+)
+def test_a_report_that_does_not_fit_drops_its_worker_alone(desk: Desk, message: dict[str, Any]) -> None:
+    who = desk.attach(peer("w0"))
+    desk.say(who, **message)
+    assert [dropped for dropped, _ in desk.dropped] == [who]
+
+
+def test_garbage_from_the_store_ends_nothing(desk: Desk) -> None:
+    desk.attach(peer("w0"))
+    desk.agent.take(Assigned("nobody", "x", 5))
+    desk.agent.take(HeadSeen(None))  # type: ignore[arg-type]
+    desk.agent.take(HeadSeen(head(1)))
+    assert desk.events()[-1]["event"] == "plan"
+
+
+def test_a_full_disk_is_told_once_and_leaves_whole_lines(tmp_path: Path, caplog: Any, monkeypatch: Any) -> None:
+    log = EventLog(tmp_path / "events")
+    log.write("one", None, 0)
+    write, room = os.write, 10
+
+    def full(descriptor: int, data: bytes) -> int:
+        nonlocal room
+        if not room:
+            raise OSError(28, "No space left on device")
+        count = write(descriptor, data[:room])
+        room -= count
+        return count
+
+    monkeypatch.setattr(os, "write", full)
+    log.write("two", None, 0)
+    log.write("three", None, 0)
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:7]))
+    log.write("four", None, 0)
+    log.close()
+    lines = [json.loads(line)["event"] for line in (tmp_path / "events").read_text().splitlines()]
+    assert (lines, log.lost) == (["one", "four"], 2)
+    assert [record.getMessage().count("No space left") for record in caplog.records] == [1]
