@@ -49,6 +49,7 @@ class Attempt:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        self._job._end_attempt()
         if error is None:
             if self._committed:
                 return False
@@ -103,12 +104,14 @@ class Attempt:
         assert groups is not None
         assert groups.rounds is not None
         step = job.state.step
+        job._check_registered(optimizer, scheduler, scaler)
         injection.reach("reduce", step)
         for reduction in job._reductions():
             reduction.finish()
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if scaler is not None:
             _agree_on_overflow(groups.rounds, parameters)
+            job.state.unscaled_by(scaler)
             scaler.unscale_(optimizer)
         if clip_norm is not None:
             _clip(groups.rounds, parameters, clip_norm)
@@ -120,7 +123,7 @@ class Attempt:
         update = job.state.commit()
         self._committed = True
         injection.reach("committed", step)
-        job.event("committed", step=version.step, samples=list(update.samples), version=list(version), **update.numbers)
+        job.tell_committed(version, update)
         if newest > groups.generation:
             job.recovery.leave(None)
 

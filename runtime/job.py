@@ -7,7 +7,7 @@ an attempt anything that the change broke ends the attempt, and the loop tries a
 
 from __future__ import annotations
 
-import atexit
+import contextlib
 import logging
 import os
 import sys
@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -23,17 +23,19 @@ from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.parts import decode_view
 from reknit.rendezvous.records import FINISHED, LOST, Coordinate, Name, Version
 from reknit.runtime.attempt import Attempt, AttemptError
+from reknit.runtime.communicator.communicator import check_data_backend
 from reknit.runtime.communicator.meeting import MeetingPoint
 from reknit.runtime.data import Sampler, deal
 from reknit.runtime.errors import Interrupted
 from reknit.runtime.ipc.link import Link
+from reknit.runtime.ipc.messages import MessageError
 from reknit.runtime.pipeline import Pipeline, Share
 from reknit.runtime.process import footprint
 from reknit.runtime.recovery.formation import choose_backend, prepare
 from reknit.runtime.recovery.gradients import Reduction
 from reknit.runtime.recovery.groups import Groups
 from reknit.runtime.recovery.recovery import Recovery, Released, StateLost
-from reknit.runtime.recovery.state import State
+from reknit.runtime.recovery.state import State, Update
 from reknit.runtime.recovery.wiring import Wiring
 from reknit.runtime.settings import WorkerSettings
 from reknit.runtime.supervisor import bootstrap
@@ -41,6 +43,7 @@ from reknit.runtime.supervisor import bootstrap
 log = logging.getLogger(__name__)
 
 EXIT_RESTART = 75  # this process cannot go on as it is; a fresh one can (sysexits' EX_TEMPFAIL)
+RESERVED = frozenset({"type", "event", "t", "worker", "generation", "step", "samples", "version", "rolled_forward"})
 EXIT_ORPHAN = 76  # the agent is gone for longer than its lease stands
 
 _job: Job | None = None
@@ -61,7 +64,11 @@ def join() -> Job:
     if _job is None:
         _job = Job()
         _watch_for_failure()
-        atexit.register(_job._at_exit)
+        if bootstrap.running:
+            bootstrap.at_end.append(_job._end)
+        else:
+            # Not a daemon: the interpreter waits for it after the script's last line, while threads can be started.
+            threading.Thread(target=_job._end_after_script, name="reknit-end").start()
         _job._start()
     return _job
 
@@ -93,19 +100,21 @@ class Job:
         self.settings: WorkerSettings | None = None
         self.device = torch.device("cpu")
         self._socket = socket
-        self._assigned = threading.Event()
+        self._told = threading.Event()
+        self._assignment: dict[str, Any] | None = None
         self._ended: str | None = None
         self._coordinate_index = 0
         self._built = False
         self._overlapped: list[torch.nn.Module] = []
         self._made_reductions: list[Reduction] | None = None
-        self._pipelines: list[Pipeline] = []
+        self._in_attempt = False
+        self._checked: set[int] = set()  # optimizers whose parameters and registration have been looked at
         self._sampler: Sampler | None = None
         self._dealt: list[int] = []
         self._samples: list[int] = []
         self._numbers: dict[str, float] = {}
         self.wiring = Wiring()
-        self.recovery = Recovery(self.name, self.state, self.wiring, self._report, self.event)
+        self.recovery = Recovery(self.name, self.state, self.wiring, self._report, self.event, self.tell_committed)
 
     # ---------------------------------------------------------------- attaching
 
@@ -113,7 +122,7 @@ class Job:
         address = os.environ.get("REKNIT_ADDRESS", "127.0.0.1")
         self._meeting = MeetingPoint("::" if ":" in address else "0.0.0.0")
         host = f"[{address}]" if ":" in address else address
-        hello = {
+        self._hello: dict[str, Any] = {
             "type": "hello",
             "worker_id": self.name.worker_id,
             "incarnation": self.name.incarnation,
@@ -121,33 +130,43 @@ class Job:
             "address": f"{host}:{self._meeting.address[1]}",
         }
         lease = float(os.environ.get("REKNIT_LEASE_SECONDS", "5"))
-        self._link = Link(self._socket, hello, self._on_message, self._on_agent_gone, lease_seconds=lease)
+        self._link = Link(self._socket, self._hello, self._on_message, self._on_agent_gone, lease_seconds=lease)
         self._link.start()
-        self._assigned.wait()
-        if self._ended is not None:
-            self._exit_waiting(self._ended)
+        self._told.wait()
+        if self._assignment is None:
+            self._exit_waiting(self._ended or FINISHED)
+        else:
+            self._take_assignment(self._assignment)
+
+    def _take_assignment(self, message: dict[str, Any]) -> None:
+        """On the training thread: CUDA's current device belongs to a thread."""
+        self.settings = WorkerSettings.decode(message["settings"])
+        self._coordinate_index = int(message["coordinate"])
+        self.device = _device()
+        backend = choose_backend(self.settings.pipe_backend, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        prepare(backend)
+        self.wiring.configure(self.settings, backend, self.device)
+        self._keep_in_hello(coordinate=self._coordinate_index)
 
     def _on_message(self, message: dict[str, Any]) -> None:
-        """A line from the agent, on the link's thread."""
+        """A line from the agent, on the link's thread: only noted, and what it interrupts interrupted."""
         kind = message.get("type")
-        if kind == "assigned" and not self._assigned.is_set():
-            self.settings = WorkerSettings.decode(message["settings"])
-            self._coordinate_index = int(message["coordinate"])
-            self.device = _device()
-            backend = choose_backend(self.settings.pipe_backend, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-            prepare(backend)
-            self.wiring.configure(self.settings, backend, self.device)
-            self._assigned.set()
+        if kind == "assigned" and self._assignment is None:
+            self._assignment = message
+            self._told.set()
         elif kind == "plan":
             view = decode_view(message["view"])
-            self.recovery.hear(view)
-            if view.head.state in (FINISHED, LOST) and not self._assigned.is_set():
+            if self.name in view.head.restart:
+                log.warning("this worker starts afresh: its coordinate is not needed, another one is")
+                _exit_now(EXIT_RESTART)
+            if view.head.state in (FINISHED, LOST) and self._assignment is None:
                 self._ended = view.head.state
-                self._assigned.set()
+                self._told.set()
+            self.recovery.hear(view)
 
     def _on_agent_gone(self) -> None:
         log.error("the agent has been gone for longer than its lease stands: this worker exits")
-        os._exit(EXIT_ORPHAN)
+        _exit_now(EXIT_ORPHAN)
 
     def _exit_waiting(self, state: str) -> None:
         global _failed
@@ -220,8 +239,6 @@ class Job:
         if not self._built:
             self._built = True
             self._report("built")
-        for pipeline in self._pipelines:
-            pipeline.forget()
         try:
             return self.recovery.enter()
         except Released:
@@ -242,8 +259,12 @@ class Job:
             self.state.register(name, value)
         self._made_reductions = None
 
-    def data_parallel(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Reduce this module's gradients over the replicas while its backward pass runs.  Returns the same module."""
+    def data_parallel(self, module: torch.nn.Module, backend: str = "gloo") -> torch.nn.Module:
+        """Reduce this module's gradients over the replicas while its backward pass runs.  Returns the same module.
+
+        Raises BackendRefused for any backend but gloo, before anything is touched.
+        """
+        check_data_backend(backend)
         self._overlapped.append(module)
         self._made_reductions = None
         return module
@@ -253,14 +274,21 @@ class Job:
 
         The stage's module is registered by `register`; its gradients are reduced once, by `commit`.
         """
-        pipeline = Pipeline(build, self._share)
-        self._pipelines.append(pipeline)
-        return pipeline
+        if self.model_size > 1:
+            raise ReknitError(
+                f"job.pipeline does not know tensor-parallel workers yet: this job has --model {self.model_size}; "
+                "use --model 1, or torch's own groups on the replica's default group"
+            )
+        return Pipeline(build, self._share)
 
     def sampler(self, length: int, global_batch: int, micro_batch: int, seed: int = 0) -> Sampler:
-        """Deals the samples 0…length-1 to steps and replicas: each step takes `global_batch`, whoever is here."""
-        self._sampler = Sampler(length, global_batch, micro_batch, seed, self, self._settings.max_replicas)
-        return self._sampler
+        """Deals the samples 0…length-1 to steps and replicas: each step takes `global_batch`, whoever is here.
+
+        The first sampler is the training's: its micro-batches are a pipeline's.
+        """
+        sampler = Sampler(length, global_batch, micro_batch, seed, self, self._settings.max_replicas)
+        self._sampler = self._sampler or sampler
+        return sampler
 
     def _share(self) -> tuple[object, Share]:
         groups, formation = self._present(), self.recovery.formation
@@ -286,8 +314,13 @@ class Job:
         """One attempt at the next step; use it as `with job.attempt() as attempt`."""
         return Attempt(self)
 
-    def log(self, **numbers: float) -> None:
-        """Numbers (a loss) that go with this step's `committed` event."""
+    def log(self, **numbers: Any) -> None:
+        """Numbers (a loss; whatever float() takes) that go with this step's `committed` event.
+
+        Raises AttemptError for a name that the event has a field of.
+        """
+        if taken := RESERVED & numbers.keys():
+            raise AttemptError(f"job.log can't take {', '.join(sorted(taken))}: the event has a field of that name")
         self._numbers.update({key: float(value) for key, value in numbers.items()})
 
     def _give_up(self) -> None:
@@ -297,6 +330,8 @@ class Job:
         """
         global _failed
         _failed = True
+        self._report("gone")
+        self.recovery.leave(Interrupted("an exception went through this attempt", group="script", rank=0))
 
     def _begin_attempt(self) -> Groups:
         if _failed:
@@ -310,7 +345,29 @@ class Job:
         for reduction in self._reductions():
             reduction.begin(groups.data)
         self.state.begin_attempt()
+        self._in_attempt = True
         return groups
+
+    def _end_attempt(self) -> None:
+        self._in_attempt = False
+
+    def _check_registered(self, optimizer: torch.optim.Optimizer, scheduler: Any, scaler: Any) -> None:
+        """Refuse what would make replicas drift apart: a newcomer gets what is registered, and nothing else."""
+        if id(optimizer) in self._checked:
+            return
+        registered = {id(value) for value in self.state.registered.values()}
+        for name, value in (("optimizer", optimizer), ("scheduler", scheduler), ("scaler", scaler)):
+            if value is not None and id(value) not in registered:
+                raise AttemptError(f"the {name} given to commit is not registered: add job.register({name}={name})")
+        reduced = {id(p) for reduction in self._reductions() for p in reduction.parameters()}
+        trained = (p for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
+        missing = sum(id(p) not in reduced for p in trained)
+        if missing:
+            raise AttemptError(
+                f"{missing} of the optimizer's parameters belong to no registered module, so nobody would reduce their "
+                "gradients: register their module, or pass it through job.data_parallel"
+            )
+        self._checked.add(id(optimizer))
 
     def begin_shard(self, indices: Sequence[int], is_last: bool) -> None:
         """The sampler is about to hand out a shard: the last one's backward pass completes the gradients.
@@ -318,6 +375,8 @@ class Job:
         From then on the others may have all that they need to commit this step, whatever becomes of this worker: so it
         tells now what it puts in.
         """
+        if not self._in_attempt:
+            return  # a look at the data, an evaluation: no part of a step
         self.recovery.check()
         self._dealt.extend(indices)
         if is_last:
@@ -341,30 +400,55 @@ class Job:
     # ---------------------------------------------------------------- telling the agent
 
     def event(self, event: str, **fields: Any) -> None:
-        """A line for `--events`; what only a reader of that file wants is not sent without one."""
-        if not self._settings.events:
+        """A line for `--events`; what only a reader of that file wants is not sent without one.  Never raises."""
+        if self.settings is None or not self.settings.events:
             if event == "contributed":
                 return
             fields.pop("samples", None)
         known = self.recovery.groups.generation if self.recovery.groups is not None else self.recovery.known
-        self._link.report(
-            {"type": "event", "event": event, "t": time.monotonic(), "generation": known, **fields}, important=True
-        )
+        line = {**fields, "type": "event", "event": event, "t": time.monotonic(), "generation": known}
+        try:
+            self._link.report(line, important=True)
+        except MessageError as error:
+            log.warning("the event %s cannot be told: %s", event, error)
+
+    def tell_committed(self, version: Version, update: Update, **more: Any) -> None:
+        """The event of a committed step, with what the script logged."""
+        ours = {"step": version.step, "samples": list(update.samples), "version": list(version), **more}
+        self.event("committed", **{**update.numbers, **ours})
 
     def _report(self, kind: str, **fields: Any) -> None:
+        """Tell the agent what belongs into this worker's record, now and whenever the agent comes back."""
+        match kind:
+            case "built" | "finished":
+                self._keep_in_hello(**{kind: True})
+            case "ready":
+                self._keep_in_hello(ready=fields["generation"], committed=fields["committed"], prepared=None)
+            case "left":
+                kept = ("incomplete", "torn", "committed", "prepared", "pristine")
+                self._keep_in_hello(left=fields["generation"], **{key: fields[key] for key in kept})
         self._link.report({"type": kind, **fields}, important=True)
+
+    def _keep_in_hello(self, **standing: Any) -> None:
+        self._hello.update(standing)
+        self._link.set_hello(self._hello)
 
     # ---------------------------------------------------------------- the end
 
-    def _at_exit(self) -> None:
-        if _failed or bootstrap.exited_in_failure or self._ended is not None:
+    def _end_after_script(self) -> None:
+        threading.main_thread().join()
+        self._end()
+
+    def _end(self) -> None:
+        """The script has ended: wait for the others, and go."""
+        if _failed or not self._built:
             return
         try:
             self._finish()
         except Released:
             pass
         except StateLost:
-            os._exit(EXIT_RESTART)
+            _exit_now(EXIT_RESTART)
         finally:
             self.recovery.close()
             self._link.close()
@@ -372,9 +456,9 @@ class Job:
     def _finish(self) -> None:
         """The loop has ended: stay until all have made the last step (rule 15), taking part in every comparison."""
         last = self.state.step
-        self.event(
-            "finished", step=last, coordinate=str(self.coordinate), state_sha256=self.state.digest(), **footprint()
-        )
+        if self._settings.events:
+            digest = self.state.digest()
+            self.event("finished", step=last, coordinate=str(self.coordinate), state_sha256=digest, **footprint())
         self._report("finished", step=last)
         while True:
             groups = self.recovery.groups
@@ -384,9 +468,17 @@ class Job:
                     log.warning(
                         "the job went back from step %d to %d: this worker starts afresh", last, self.state.step
                     )
-                    os._exit(EXIT_RESTART)
+                    _exit_now(EXIT_RESTART)
             self.recovery.wait_for_newer(groups.generation)
             self.recovery.leave(Interrupted("a newer plan came", group="data", rank=groups.data_rank))
+
+
+def _exit_now(code: int) -> NoReturn:
+    """End this process from any thread, without the interpreter's own end."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _device() -> torch.device:

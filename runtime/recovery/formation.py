@@ -17,14 +17,20 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
+from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.records import Name, Replica
 from reknit.runtime.communicator.communicator import Communicator
+from reknit.runtime.errors import Interrupted
 
 log = logging.getLogger(__name__)
 
 BACKEND = "reknit"
 _serial = itertools.count(1)
 _adopting: list[dist.ProcessGroupGloo] = []
+
+
+class FormationError(ReknitError):
+    """The replica's default group cannot be made, and trying again would not help."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ class Formation:
     def end(self) -> None:
         """Interrupt, and take the groups apart."""
         self.interrupt()
-        if self.group is not None:
+        if self.group is not None and dist.is_initialized():  # an abort has taken it apart already
             dist.destroy_process_group()
         if self.communicator is not None:
             self.communicator.close()
@@ -147,23 +153,24 @@ def form(
     connect: Callable[[str], Communicator],
     nccl_store: Callable[[], dist.Store],
     device: torch.device,
-    timeout_s: float,
 ) -> Formation:
     """Make the groups of a formation in `generation`.  `connect` builds a gloo group.  Raises Interrupted."""
     identity = FormationId.of(replica)
+    if dist.is_initialized():
+        raise FormationError(
+            "the script has made torch's default process group by itself, but under reknit it is the replica's: drop "
+            "dist.init_process_group, and make other groups with dist.new_group"
+        )
     prefix = f"formation/{generation}/{replica.slot}"
     if len(replica.places) == 1:  # nobody to talk to, but pipelines and scripts expect a default group
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         return Formation(identity, rank, _world(), None)
     if backend == "nccl":
-        dist.init_process_group(
-            "nccl",
-            store=dist.PrefixStore(prefix, nccl_store()),
-            rank=rank,
-            world_size=len(replica.places),
-            timeout=datetime.timedelta(seconds=timeout_s),
-            device_id=device,
-        )
+        try:
+            store = dist.PrefixStore(prefix, nccl_store())
+            dist.init_process_group("nccl", store=store, rank=rank, world_size=len(replica.places), device_id=device)
+        except RuntimeError as error:  # torch's own errors of stores and backends are RuntimeErrors
+            raise Interrupted(f"NCCL's group {prefix} was not built: {error}", group=prefix, rank=rank) from None
         return Formation(identity, rank, _world(), None)
     communicator = connect(prefix)
     try:

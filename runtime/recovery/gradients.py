@@ -14,8 +14,14 @@ from typing import Protocol
 
 import torch
 
+from reknit.rendezvous.errors import ReknitError
+
 BUCKET_BYTES = 25 * 2**20  # as torch's DistributedDataParallel
 FIRST_BUCKET_BYTES = 2**20  # the first one is ready early: start to communicate early
+
+
+class SecondBackwardError(ReknitError):
+    """Gradients were still added after their reduction had begun."""
 
 
 class Pending(Protocol):
@@ -115,11 +121,8 @@ class Reduction:
         self._pending: list[Pending] = []
         self.error: Exception | None = None
         self._home = {id(p): (b, i) for b in self.buckets for i, p in enumerate(b.parameters)}
-        self._handles = (
-            [p.register_post_accumulate_grad_hook(self._on_gradient) for b in self.buckets for p in b.parameters]
-            if overlap
-            else []
-        )
+        for parameter in self.parameters() if overlap else ():
+            parameter.register_post_accumulate_grad_hook(self._on_gradient)
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         """All parameters, in bucket order."""
@@ -144,6 +147,12 @@ class Reduction:
         if not self._armed or self.error is not None or self._summer is None or self._summer.size == 1:
             return
         bucket, i = self._home[id(parameter)]
+        if i not in bucket.waiting:
+            self.error = SecondBackwardError(
+                "a parameter got a gradient twice in the backward passes of one attempt's last shard: add the losses "
+                "up and call backward once a shard"
+            )
+            return
         bucket.waiting.discard(i)
         try:
             while self._next < len(self.buckets) and not self.buckets[self._next].waiting:

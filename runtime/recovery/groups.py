@@ -21,7 +21,7 @@ class Groups:
     """What a worker holds of one generation; the groups are None until they are connected.
 
     `cancelled` frees the builds; `entered` is set when the comparison is entered; `urgent` says that this generation is
-    over and its groups are interrupted.  `retired` are an earlier generation's rounds whose farewell may be in flight.
+    over and its groups are interrupted.
     """
 
     view: View

@@ -11,13 +11,13 @@ import torch
 
 
 def take_random_state() -> dict[str, Any]:
-    """Python's, numpy's (if it is loaded), torch's and, where CUDA is in use, the devices' random state."""
+    """Python's, numpy's (if it is loaded), torch's and, where CUDA is in use, the current device's random state."""
     state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         state["numpy"] = numpy.random.get_state()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        state["cuda"] = torch.cuda.get_rng_state_all()
+        state["cuda"] = torch.cuda.get_rng_state()
     return state
 
 
@@ -29,7 +29,7 @@ def put_random_state(state: Mapping[str, Any]) -> None:
     if numpy is not None and "numpy" in state:
         numpy.random.set_state(state["numpy"])
     if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
+        torch.cuda.set_rng_state(state["cuda"])
 
 
 def _tuples(value: Any) -> Any:

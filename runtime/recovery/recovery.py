@@ -36,12 +36,13 @@ from reknit.runtime.recovery.decision import (
     reaction,
     settling,
 )
-from reknit.runtime.recovery.formation import Formation, FormationId, form
+from reknit.runtime.recovery.formation import Formation, FormationError, FormationId, form
 from reknit.runtime.recovery.groups import Groups, in_parallel
 from reknit.runtime.recovery.state import State
 
 log = logging.getLogger(__name__)
 
+RETIRED = 4  # generations whose farewells are kept alive; whoever waits in an older one has been told by a plan
 _NONE = -1  # a version's number on the wire where there is none
 
 
@@ -66,7 +67,6 @@ class Wiring(Protocol):
 
     pipe_backend: str
     device: torch.device
-    connect_timeout: float
 
     def connect(
         self, address: tuple[str, int], prefix: str, rank: int, size: int, cancelled: threading.Event
@@ -78,14 +78,18 @@ class Wiring(Protocol):
 
 
 Report = Callable[..., None]  # report(kind, **fields): a line to the agent
+TellCommitted = Callable[..., None]  # tell_committed(version, update, **more): the event of a committed step
 Event = Callable[..., None]  # event(name, **fields): a line for --events
 
 
 class Recovery:
     """One worker's way through the generations."""
 
-    def __init__(self, name: Name, state: State, wiring: Wiring, report: Report, event: Event) -> None:
+    def __init__(
+        self, name: Name, state: State, wiring: Wiring, report: Report, event: Event, tell_committed: TellCommitted
+    ) -> None:
         self.name, self.state, self._wiring, self._report, self._event = name, state, wiring, report, event
+        self._tell_committed = tell_committed
         self._changed = threading.Condition()
         self._newest: View | None = None
         self._groups: Groups | None = None
@@ -116,6 +120,8 @@ class Recovery:
         match reaction(groups.generation, groups.entered, newest.generation, newest.head.broken, not over):
             case Reaction.SUPERSEDED:
                 groups.cancelled.set()
+                if over:
+                    groups.interrupt(formation_over=True)
             case Reaction.URGENT:
                 self._note()
                 groups.interrupt(formation_over=False)
@@ -126,11 +132,15 @@ class Recovery:
                 pass
 
     def _formation_over(self) -> bool:
-        """Whether the newest plan known no longer holds the formation that this worker's groups are of."""
-        newest, formation = self._newest, self._formation
-        if newest is None or formation is None:
+        """Whether the newest plan known no longer holds the formation that this worker is in, or is about to make."""
+        newest = self._newest
+        if self._groups is not None:
+            mine: FormationId | None = FormationId.of(self._groups.replica)
+        else:
+            mine = self._formation.identity if self._formation is not None else None
+        if newest is None or mine is None:
             return False
-        return newest.replica is None or not FormationId.of(newest.replica).same(formation.identity)
+        return newest.replica is None or not FormationId.of(newest.replica).same(mine)
 
     # ---------------------------------------------------------------- what the training thread sees
 
@@ -156,7 +166,7 @@ class Recovery:
         if groups is not None and groups.urgent and len(groups.replica.places) == 1:
             raise Interrupted("a member of the job is lost", group="data", rank=groups.data_rank)
 
-    def enter(self, last_known: int = 0) -> Groups:
+    def enter(self) -> Groups:
         """Enter the newest generation that has a place for this worker, and come to the decided version in it.
 
         Waits for such a plan; repeats with the next one when something breaks on the way.  Raises Released or
@@ -196,6 +206,9 @@ class Recovery:
                 groups.rounds.agreed_to_leave()
             groups.rounds.leave()
             self._retired.append(groups.rounds)
+            for rounds in self._retired[:-RETIRED]:
+                rounds.close()
+            del self._retired[:-RETIRED]
         if groups.data is not None:
             groups.data.close()
         incomplete = isinstance(error, _Incomplete)
@@ -250,24 +263,24 @@ class Recovery:
 
     def _connect(self, groups: Groups) -> None:
         """Build the data group, the control rounds and, for a new formation, the replica's default group."""
-        identity = FormationId.of(groups.replica)
-        if self._formation is not None and not identity.same(self._formation.identity):
-            self._formation.end()
-            self._formation = None
+        if self._formation is not None and not FormationId.of(groups.replica).same(self._formation.identity):
+            self._end_formation()
         try:
             in_parallel([lambda: self._connect_data(groups), lambda: self._connect_rounds(groups)], groups.cancelled)
+            self._go_on_unless_superseded(groups)
             self._keep_or_form(groups)
         except Interrupted:
             if self.known > groups.generation:
-                raise Superseded(
-                    "a newer plan came", group=f"generation {groups.generation}", rank=groups.data_rank
-                ) from None
+                raise _superseded(groups) from None
             raise
-        groups.formation = self._formation
+        self._go_on_unless_superseded(groups, entering=True)
+
+    def _go_on_unless_superseded(self, groups: Groups, entering: bool = False) -> None:
+        """Rule 6, under the lock: a plan that comes after this finds the groups, and interrupts them if it must."""
         with self._changed:
             if self.known > groups.generation:
-                raise Superseded("a newer plan came", group=f"generation {groups.generation}", rank=groups.data_rank)
-            groups.entered = True
+                raise _superseded(groups)
+            groups.formation, groups.entered = self._formation, entering
 
     def _connect_data(self, groups: Groups) -> None:
         peers = groups.view.peers
@@ -291,12 +304,23 @@ class Recovery:
         A generation may break while a new formation is being made, when some members have its groups and some don't.
         """
         assert groups.rounds is not None
-        if all(words[0] for words in groups.rounds.say((int(self._formation is not None),))):
+        said = groups.rounds.say((int(self._formation is not None), int(self._wiring.pipe_backend == "nccl")))
+        if len({words[1] for words in said}) > 1:
+            raise FormationError(
+                "some members of this replica would use NCCL within it and some gloo, as not all hosts have a device "
+                "for each worker: say which by --pipe-backend, on every host"
+            )
+        if all(words[0] for words in said):
             return
-        if self._formation is not None:
-            self._formation.end()
-            self._formation = None
+        self._end_formation()
         self._form(groups)
+
+    def _end_formation(self) -> None:
+        formation = self._formation
+        if formation is not None:
+            formation.end()
+            with self._changed:
+                self._formation = None
 
     def _form(self, groups: Groups) -> None:
         places, rounds = groups.replica.places, groups.rounds
@@ -310,7 +334,6 @@ class Recovery:
             lambda prefix: self._wiring.connect(address, prefix, groups.coordinate, len(places), groups.cancelled),
             lambda: self._wiring.nccl_store(address[0], rounds, groups.coordinate),
             self._wiring.device,
-            self._wiring.connect_timeout,
         )
         with self._changed:
             self._formation = formation
@@ -344,14 +367,7 @@ class Recovery:
         elif how is Settling.ROLL_FORWARD:
             update = self.state.commit()
             self.state.ready = generation
-            self._event(
-                "committed",
-                step=version.step,
-                samples=list(update.samples),
-                version=list(version),
-                rolled_forward=True,
-                **update.numbers,
-            )
+            self._tell_committed(version, update, rolled_forward=True)
         else:
             self._be_healed(groups, version, pairs)
         for receiver, source in sorted(pairs.items()):
@@ -407,9 +423,11 @@ class Recovery:
         self.leave(Interrupted("this worker exits", group="all", rank=0))
         for rounds in self._retired:
             rounds.close()
-        if self._formation is not None:
-            self._formation.end()
-            self._formation = None
+        self._end_formation()
+
+
+def _superseded(groups: Groups) -> Superseded:
+    return Superseded("a newer plan came", group=f"generation {groups.generation}", rank=groups.data_rank)
 
 
 def _words(row: Row) -> list[int]:

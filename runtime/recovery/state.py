@@ -67,6 +67,7 @@ class State:
         self.ready = 0  # newest generation that brought this worker to a decided version
         self._trained = False  # whether what is registered has ever been at a step above 0
         self._before: Snapshot | None = None
+        self._scaler: Any = None  # one that has unscaled gradients which no step was made with yet
 
     # ---------------------------------------------------------------- what is registered
 
@@ -105,6 +106,10 @@ class State:
         """Remember what an attempt changes before it is committed."""
         self._before = Snapshot(self.modules())
 
+    def unscaled_by(self, scaler: Any) -> None:
+        """This attempt's gradients are about to be unscaled: a scaler does that once, until its update."""
+        self._scaler = scaler
+
     def prepare(self, version: Version, update: Update) -> None:
         """The gradients are complete: this worker can be brought to `version`."""
         self.prepared, self.update = version, update
@@ -116,7 +121,7 @@ class State:
         update = self.update
         update.apply()
         self.committed, self.prepared, self.update, self._before = self.prepared, None, None, None
-        self._trained = True
+        self._trained, self._scaler = True, None
         return update
 
     def keep(self, version: Version, generation: int) -> None:
@@ -133,6 +138,9 @@ class State:
 
     def _drop(self) -> None:
         self.prepared, self.update, self._before = None, None, None
+        if self._scaler is not None:
+            self._scaler.update(self._scaler.get_scale())  # the same scale; forgets that it has unscaled
+            self._scaler = None
         for module in self.modules():
             for parameter in module.parameters():
                 parameter.grad = None

@@ -15,11 +15,12 @@ import random
 import signal
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-exited_in_failure = False  # whether the script called sys.exit with a code that says so, for atexit handlers to know
+running = False  # whether this process runs a script by `run_script`
+at_end: list[Callable[[], None]] = []  # called when the script has ended well, while threads can still be started
 
 # `python -c`, since `python -m` would put the working folder, with whatever modules lie in it, before the library.
 COMMAND = (
@@ -42,7 +43,8 @@ def main() -> None:
 
 def run_script(argv: Sequence[str]) -> None:
     """Run `argv[0]` as `__main__` with `sys.argv = argv`; returns when it ended well, raises SystemExit otherwise."""
-    script = argv[0]
+    global running
+    running, script = True, argv[0]
     try:
         source = Path(script).read_bytes()
     except OSError as error:
@@ -55,11 +57,18 @@ def run_script(argv: Sequence[str]) -> None:
     try:
         exec(compile(source, script, "exec", dont_inherit=True), module.__dict__)
     except SystemExit as ending:
-        global exited_in_failure
-        exited_in_failure = ending.code not in (None, 0)
+        if ending.code in (None, 0):
+            _end_well()
         raise
     except BaseException as error:
         _fail(error)
+    _end_well()
+
+
+def _end_well() -> None:
+    """Not by an atexit handler: from Python 3.12 on none of them can start a thread."""
+    for callback in at_end:
+        callback()
 
 
 def use_line_buffered_streams() -> None:

@@ -9,7 +9,13 @@ import torch
 from torch import nn
 
 from reknit.runtime.errors import Interrupted
-from reknit.runtime.recovery.gradients import BUCKET_BYTES, FIRST_BUCKET_BYTES, Reduction, make_buckets
+from reknit.runtime.recovery.gradients import (
+    BUCKET_BYTES,
+    FIRST_BUCKET_BYTES,
+    Reduction,
+    SecondBackwardError,
+    make_buckets,
+)
 
 
 class Done:
@@ -143,3 +149,14 @@ def test_buckets_depend_on_the_parameters_alone() -> None:
     assert sizes == [[7, BUCKET_BYTES // 4], [FIRST_BUCKET_BYTES // 4], [3], [FIRST_BUCKET_BYTES // 4]]
     frozen = nn.Parameter(torch.zeros(1), requires_grad=False)
     assert make_buckets([frozen]) == []
+
+
+def test_a_second_backward_after_the_reduction_has_begun_is_refused() -> None:
+    net = model()
+    reduction = Reduction(net.parameters(), True)
+    reduction.begin(Peer(same))
+    reduction.arm(True)
+    net(torch.ones(1, 4)).sum().backward()
+    net(torch.ones(1, 4)).sum().backward()
+    with pytest.raises(SecondBackwardError, match="once a shard"):
+        reduction.finish()

@@ -159,3 +159,23 @@ def test_a_state_that_was_dropped_for_healing_is_no_longer_what_the_script_built
     source, _, _ = worker(1)
     state.unpack(source.pack(), Version(3, 0), 3)
     assert state.pristine
+
+
+def test_a_retry_after_unscaling_unscales_again() -> None:
+    state, model, optimizer = worker(0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    state.register("scaler", scaler)
+    state.keep(Version(1, 0), 1)
+    for generation in (2, 3):
+        state.begin_attempt()
+        scaler.scale(model(torch.randn(8, 4)).square().sum()).backward()
+        state.unscaled_by(scaler)
+        scaler.unscale_(optimizer)
+        state.keep(Version(1, 0), generation)
+    assert scaler.get_scale() == 4.0
+    scaler.scale(model(torch.randn(8, 4)).square().sum()).backward()
+    state.unscaled_by(scaler)
+    scaler.unscale_(optimizer)
+    state.prepare(Version(3, 1), Update(optimizer, scaler=scaler))
+    state.commit()
+    assert state.step == 1
