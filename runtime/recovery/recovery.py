@@ -19,31 +19,23 @@ import torch.distributed as dist
 from reknit.rendezvous.codec import split_address
 from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.parts import View
-from reknit.rendezvous.records import FINISHED, LOST, Name, Version
-from reknit.runtime import injection
+from reknit.rendezvous.records import FINISHED, LOST, Name
 from reknit.runtime.communicator.communicator import Communicator
 from reknit.runtime.errors import Interrupted
 from reknit.runtime.process import footprint
-from reknit.runtime.recovery import healing
 from reknit.runtime.recovery.control import ReplicaRounds
 from reknit.runtime.recovery.decision import (
-    Decision,
     Reaction,
-    Row,
-    Settling,
-    decide,
-    healing_pairs,
     reaction,
-    settling,
 )
 from reknit.runtime.recovery.formation import Formation, FormationError, FormationId, form
 from reknit.runtime.recovery.groups import Groups, in_parallel
+from reknit.runtime.recovery.settling import Event, IncompleteError, TellCommitted, compare, settle
 from reknit.runtime.recovery.state import State
 
 log = logging.getLogger(__name__)
 
 RETIRED = 4  # generations whose farewells are kept alive; whoever waits in an older one has been told by a plan
-_NONE = -1  # a version's number on the wire where there is none
 
 
 class Released(ReknitError):
@@ -56,10 +48,6 @@ class StateLost(ReknitError):
 
 class Superseded(Interrupted):
     """A newer plan came before the comparison of this generation was entered."""
-
-
-class _Incomplete(Exception):
-    """The comparison decides nothing: the leader has to."""
 
 
 class Wiring(Protocol):
@@ -78,8 +66,6 @@ class Wiring(Protocol):
 
 
 Report = Callable[..., None]  # report(kind, **fields): a line to the agent
-TellCommitted = Callable[..., None]  # tell_committed(version, update, **more): the event of a committed step
-Event = Callable[..., None]  # event(name, **fields): a line for --events
 
 
 class Recovery:
@@ -176,11 +162,11 @@ class Recovery:
             groups = self._take_place()
             try:
                 self._connect(groups)
-                decision, table = self._compare(groups)
-                self._settle(groups, decision, table)
+                version, rows = compare(groups, self.state)
+                settle(groups, self.state, version, rows, self._event, self._tell_committed)
                 self._ready(groups)
                 return groups
-            except (Interrupted, _Incomplete) as error:
+            except (Interrupted, IncompleteError) as error:
                 self.leave(error)
 
     def wait_for_newer(self, generation: int, timeout: float | None = None) -> None:
@@ -211,7 +197,7 @@ class Recovery:
             del self._retired[:-RETIRED]
         if groups.data is not None:
             groups.data.close()
-        incomplete = isinstance(error, _Incomplete)
+        incomplete = isinstance(error, IncompleteError)
         if nothing_newer or incomplete or torn:
             self._report_left(groups.generation if incomplete else 0, groups.generation if torn else 0, str(error))
 
@@ -338,64 +324,6 @@ class Recovery:
         with self._changed:
             self._formation = formation
 
-    def _compare(self, groups: Groups) -> tuple[Decision, torch.Tensor]:
-        """Everybody's (committed, prepared, current): in the data group, then in the replica (rule 8)."""
-        assert groups.data is not None
-        assert groups.rounds is not None
-        mine = _words(self.state.row(groups.coordinate, groups.since))
-        column = torch.empty(groups.data.size * len(mine), dtype=torch.int64)
-        groups.data.all_gather_into_tensor(column, torch.tensor(mine, dtype=torch.int64))
-        table = groups.rounds.gather(column.view(groups.data.size, len(mine)))
-        rows = [_row(coordinate, words) for coordinate, column in enumerate(table.tolist()) for words in column]
-        decision = decide(groups.view.head.target, rows, len(groups.replica.places))
-        log.debug("generation %d: %s", groups.generation, decision.reason)
-        if decision.version is None:
-            raise _Incomplete(decision.reason)
-        return decision, table[groups.coordinate]
-
-    def _settle(self, groups: Groups, decision: Decision, table: torch.Tensor) -> None:
-        """Come to the decided version, and heal those at this coordinate who can't by themselves (rule 11)."""
-        version, generation = decision.version, groups.generation
-        assert version is not None
-        column = [_row(groups.coordinate, words) for words in table.tolist()]
-        if groups.view.head.restore:  # what the first replica's scripts built is everybody's state
-            column[0] = column[0]._replace(committed=version)
-        pairs = healing_pairs(version, column)
-        how = settling(version, column[groups.data_rank])
-        if how is Settling.KEEP:
-            self.state.keep(version, generation)
-        elif how is Settling.ROLL_FORWARD:
-            update = self.state.commit()
-            self.state.ready = generation
-            self._tell_committed(version, update, rolled_forward=True)
-        else:
-            self._be_healed(groups, version, pairs)
-        for receiver, source in sorted(pairs.items()):
-            if source == groups.data_rank:
-                self._heal(groups, receiver)
-
-    def _heal(self, groups: Groups, receiver: int) -> None:
-        assert groups.data is not None
-        injection.reach("heal", self.state.step)
-        healing.send_state(groups.data, receiver, self.state.pack())
-
-    def _be_healed(self, groups: Groups, version: Version, pairs: dict[int, int]) -> None:
-        assert groups.data is not None
-        if groups.data_rank not in pairs:
-            raise _Incomplete(f"nobody at this coordinate holds {version}")
-        source, begun = pairs[groups.data_rank], time.monotonic()
-        self.state.forget()
-        injection.reach("be healed", version.step)
-        packed, count = healing.receive_state(groups.data, source)
-        self.state.unpack(packed, version, groups.generation)
-        self._event(
-            "healed",
-            source=groups.view.peers[source].place.name.worker_id,
-            bytes=count,
-            seconds=time.monotonic() - begun,
-            step=version.step,
-        )
-
     def _ready(self, groups: Groups) -> None:
         """One round in the replica after healing, then work (rule 12)."""
         assert groups.rounds is not None
@@ -428,20 +356,3 @@ class Recovery:
 
 def _superseded(groups: Groups) -> Superseded:
     return Superseded("a newer plan came", group=f"generation {groups.generation}", rank=groups.data_rank)
-
-
-def _words(row: Row) -> list[int]:
-    """A row of the comparison as five integers."""
-    none = Version(_NONE, _NONE)
-    return [*(row.committed or none), *(row.prepared or none), int(row.current)]
-
-
-def _row(coordinate: int, words: list[int]) -> Row:
-    """The inverse of `_words`."""
-    committed, prepared = Version(*words[0:2]), Version(*words[2:4])
-    return Row(
-        coordinate,
-        committed if committed.generation != _NONE else None,
-        prepared if prepared.generation != _NONE else None,
-        bool(words[4]),
-    )
