@@ -15,6 +15,7 @@ from typing import Any
 from reknit.rendezvous.errors import LayoutError, RecordError
 from reknit.rendezvous.records import FORMAT, Axes, Member, Name, Place, Replica, Spec, Version
 
+REPORTABLE = 2**48  # above any generation that a job can come to; a garbage one leaves room for those that follow it
 LARGEST = 1_000_000  # bytes of one value; etcd refuses more than about 1.5 MiB
 
 
@@ -59,6 +60,13 @@ class Reader:
     def optional_number(self, key: str) -> int | None:
         """An integer, or None where the field is null or absent."""
         return None if self.value.get(key) is None else self.number(key)
+
+    def generation(self, key: str, default: int | None = None, limit: int = REPORTABLE) -> int:
+        """A generation below `limit`."""
+        found = self.number(key, default)
+        if found >= limit:
+            raise RecordError(f"{self.what}: {key!r} is no generation that a job can have come to: {found}")
+        return found
 
     def flag(self, key: str, default: bool = False) -> bool:
         """A boolean."""
@@ -116,10 +124,10 @@ def decode_member(raw: bytes, what: str) -> Member:
         draining=reader.flag("draining"),
         finished=reader.flag("finished"),
         pristine=reader.flag("pristine", True),
-        ready=reader.number("ready", 0),
-        left=reader.number("left", 0),
-        incomplete=reader.number("incomplete", 0),
-        torn=reader.number("torn", 0),
+        ready=reader.generation("ready", 0),
+        left=reader.generation("left", 0),
+        incomplete=reader.generation("incomplete", 0),
+        torn=reader.generation("torn", 0),
         committed=reader.version("committed"),
         prepared=reader.version("prepared"),
         format=reader.number("format", FORMAT),

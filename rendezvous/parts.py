@@ -1,6 +1,6 @@
 """A plan as it is published: a small head that everybody watches, and immutable parts that few fetch.
 
-Under a job's prefix (rule 4 of runtime/PROTOCOL.md):
+Under a job's prefix (rule 4 of runtime/recovery/PROTOCOL.md):
 
     plan                                          the head
     plans/<generation>/head                       the same head, kept as history
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reknit.rendezvous.codec import (
+    REPORTABLE,
     Reader,
     as_object,
     decode_name,
@@ -64,6 +65,12 @@ class Head:
     writer: int
     digest: str
     restart: tuple[Name, ...] = ()
+    spares: int = 0  # members without a place
+
+    @property
+    def urgent(self) -> bool:
+        """Whether the generation before this one has lost something."""
+        return self.broken >= self.generation - 1 > 0
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,7 @@ def head_of(plan: Plan, digest: str) -> Head:
         plan.writer,
         digest,
         plan.restart,
+        len(plan.spares),
     )
 
 
@@ -138,7 +146,7 @@ def encode_head(head: Head) -> bytes:
         {
             "format": FORMAT,
             **{key: getattr(head, key) for key in ("generation", "reason", "state", "broken", "target", "restore")},
-            **{key: getattr(head, key) for key in ("origin", "placed", "replicas", "writer", "digest")},
+            **{key: getattr(head, key) for key in ("origin", "placed", "replicas", "writer", "digest", "spares")},
             "restart": [encode_name(name) for name in head.restart],
         }
     )
@@ -156,7 +164,7 @@ def read_head(value: dict[str, Any], what: str = HEAD) -> Head:
     if state not in (RUNNING, WAITING, FINISHED, LOST):
         raise RecordError(f"{what}: unknown state {state!r:.80}")
     return Head(
-        reader.number("generation"),
+        reader.generation("generation", limit=2 * REPORTABLE),
         reader.text("reason"),
         state,
         reader.number("broken"),
@@ -168,6 +176,7 @@ def read_head(value: dict[str, Any], what: str = HEAD) -> Head:
         reader.number("writer"),
         reader.text("digest"),
         reader.items("restart", lambda item: decode_name(item, what)),
+        reader.number("spares", 0),
     )
 
 

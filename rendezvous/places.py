@@ -1,6 +1,6 @@
 """Who could sit where: the choice of places, pure and free of everything else that a plan says.
 
-Rule 5 of runtime/PROTOCOL.md; the state-space check in `tests/sim` runs these very functions.
+Rule 5 of runtime/recovery/PROTOCOL.md; the state-space check in `tests/sim` runs these very functions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The leader's decision: members, spec and the previous plan -> the next plan and its reason, or nothing to do yet.
 
 One pure function, `next_plan`, looks at everything afresh each time (level-triggered), so that a leader which has just
-been elected decides as its predecessor would have.  Rules 2-5 and 10 of runtime/PROTOCOL.md.
+been elected decides as its predecessor would have.  Rules 2-5 and 10 of runtime/recovery/PROTOCOL.md.
 """
 
 from __future__ import annotations
@@ -106,10 +106,8 @@ class _View:
     def refuse(self) -> Outcome | None:
         """What a leader must not build on."""
         head, size = self.previous, self.spec.axes.size
-        if head.state == LOST:
-            return Outcome(None, head.reason)
-        if head.state == FINISHED and any(m.name in head.spares for m in self.everybody):
-            return Outcome(None, head.reason)  # a process started late must not begin the job anew
+        if head.state in (FINISHED, LOST):
+            return Outcome(None, head.reason)  # that run is over; what begins anew follows a blank plan (`earlier`)
         if any(len(replica.places) != size for replica in head.replicas):
             reason = f"the plan's replicas do not have {size} members: the pipe and model axes of a job cannot change"
             return Outcome(None, reason)

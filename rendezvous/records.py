@@ -17,7 +17,7 @@ RUNNING, WAITING, FINISHED, LOST = "running", "waiting", "finished", "lost"
 
 
 class Version(NamedTuple):
-    """Which attempt made a worker's state: ordered by generation first, then step (runtime/PROTOCOL.md, rule 1)."""
+    """Which attempt made a worker's state: ordered by generation first, then step (recovery/PROTOCOL.md, rule 1)."""
 
     generation: int
     step: int
@@ -194,8 +194,3 @@ class Plan:
     def names(self) -> frozenset[Name]:
         """Everybody who has a place."""
         return frozenset(name for replica in self.replicas for name in replica.names)
-
-    @property
-    def urgent(self) -> bool:
-        """Whether the generation before this one has lost something."""
-        return self.broken >= self.generation - 1 > 0

@@ -26,7 +26,7 @@ from reknit.rendezvous.errors import RecordError
 from reknit.rendezvous.leader.leader import Leader
 from reknit.rendezvous.parts import Head, View, encode_view
 from reknit.rendezvous.plan import Patience
-from reknit.rendezvous.records import FINISHED, LOST
+from reknit.rendezvous.records import FINISHED, LOST, Spec
 from reknit.rendezvous.session.candidacy import Timing
 from reknit.rendezvous.session.events import Assigned, Deposed, Elected, HeadSeen, ViewFetched
 from reknit.rendezvous.session.session import Session
@@ -97,9 +97,10 @@ class Agent:
             self._workers = {f"{prefix}-{i}": Worker(f"{prefix}-{i}", i) for i in range(config.workers)}
             environment = environment_of_workers(config, str(path))
             self._keeper = Keeper(config, self._workers, environment, self._inbox.put, self._event, self._end)
-        self._settings = _worker_settings(config)
+        self._settings = _worker_settings(config, config.spec)
         self._head: Head | None = None
-        self._first_head: int | None = None  # an old run's last generation, if there was one
+        self._earlier = 0  # an earlier run's last generation, if there was one
+        self._finished = False  # this run of the job, for good: what comes after it is another
         self._ending: tuple[int, str] | None = None
         self._deadline: float | None = None
 
@@ -124,6 +125,8 @@ class Agent:
 
     def _open(self) -> None:
         self._leader.spec = self._session.propose_spec(self._config.spec)
+        self._settings = _worker_settings(self._config, self._leader.spec)
+        self._leader.earlier = self._earlier = self._session.look_back()
         http = self._metrics.serve()
         config = self._config
         self._event(
@@ -156,7 +159,7 @@ class Agent:
         if self._ending is not None and (self._deadline is None or self._keeper is None):
             return True
         if self._keeper is None:
-            return self._job_has_finished() and not any(worker.peer for worker in self._workers.values())
+            return self._finished and not any(worker.peer for worker in self._workers.values())
         return all(worker.over for worker in self._workers.values())
 
     def _take_one(self) -> None:
@@ -179,7 +182,7 @@ class Agent:
         self._inbox.put(_Stop(number))
 
     def take(self, item: object) -> None:
-        """Handle one thing that happened; whatever a worker says, or lies in the store, must not end this host's part of the job."""
+        """Handle one thing that happened; whatever a worker says, or lies in the store, must not end this agent."""
         try:
             self._handle(item)
         except Exception as error:
@@ -231,6 +234,9 @@ class Agent:
             return
         worker.peer, worker.member, worker.attached_once = item.peer, member, True
         self._event("attached", worker.worker_id, pid=item.peer.pid, incarnation=item.peer.incarnation)
+        if self._finished and self._head is not None:  # it came too late: as a member it would begin the job anew
+            self._send_view(worker, View(self._head))
+            return
         self._session.set_member(member)
 
     def _hear(self, item: PeerEvent) -> None:
@@ -269,10 +275,10 @@ class Agent:
         worker.peer = None
         if self._keeper is not None:
             if worker.exited is not None:
-                self._keeper.handle(worker.exited, self._job_has_finished())
+                self._keeper.handle(worker.exited, self._finished)
             else:
                 self._keeper.kill(worker, self._config.ladder.kill_delay if worker.finished else 0)
-        elif not worker.finished and not self._job_has_finished():
+        elif not worker.finished and not self._finished:
             self._event("worker_died", worker.worker_id, pid=item.peer.pid, cause="its connection closed")
             log.warning("%s is gone: its connection closed", worker.worker_id)
 
@@ -282,7 +288,7 @@ class Agent:
         if isinstance(item, Exited) and worker.peer is not None:
             worker.exited = item  # what it said before it died is still on its way, and comes before its "closed"
             return
-        self._keeper.handle(item, self._job_has_finished())
+        self._keeper.handle(item, self._finished)
 
     # ---------------------------------------------------------------- plans
 
@@ -291,12 +297,12 @@ class Agent:
         return self._head.generation if self._head is not None else 0
 
     def _see(self, head: Head) -> None:
-        if self._first_head is None:
-            self._first_head = head.generation if head.state in (FINISHED, LOST) else 0
+        if head.generation <= self._earlier or self._finished:
+            return  # of an earlier run of this job, or of a later one
         self._head = head
-        if head.generation <= self._first_head:
-            return  # how an earlier run of this job ended
-        self._event("plan", None, reason=head.reason, state=head.state, urgent=_is_urgent(head), replicas=head.replicas)
+        self._finished = head.state == FINISHED
+        counts = {"replicas": head.replicas, "spares": head.spares}
+        self._event("plan", None, reason=head.reason, state=head.state, urgent=head.urgent, **counts)
         self._metrics.see_plan(head.generation, head.replicas, head.state)
         log.info("generation %d (%s, %d replicas): %s", head.generation, head.state, head.replicas, head.reason)
         for worker in self._workers.values():
@@ -307,7 +313,8 @@ class Agent:
         if head.state == LOST:
             failure = self._keeper.last_failure if self._keeper is not None else None
             why = f" ({failure}; all that it said is above)" if failure else ""
-            self._end(EXIT_STATE_LOST, f"the job cannot go on: {head.reason}{why}")
+            again = "; if it is started again, it begins at step 0"
+            self._end(EXIT_STATE_LOST, f"the job cannot go on: {head.reason}{why}{again}")
 
     def _start_afresh(self, worker: Worker) -> None:
         log.info("%s is started afresh, as the leader asks", worker.worker_id)
@@ -349,11 +356,8 @@ class Agent:
         worker.member = replace(worker.member, coordinate=item.coordinate)
         message = {"type": "assigned", "coordinate": item.coordinate, "settings": self._settings.encode()}
         self._server.send(worker.peer, message)
-        if self._head is not None and self._head.generation > (self._first_head or 0):
+        if self._head is not None:
             self._ask_view(worker, self._head)
-
-    def _job_has_finished(self) -> bool:
-        return self._head is not None and self._head.state == FINISHED and self._generation > (self._first_head or 0)
 
     # ---------------------------------------------------------------- ending
 
@@ -370,18 +374,14 @@ class Agent:
         self._events.write(event, worker, self._generation, fields, t)
 
 
-def _is_urgent(head: Head) -> bool:
-    return head.broken >= head.generation - 1 > 0
-
-
-def _worker_settings(config: Config) -> WorkerSettings:
+def _worker_settings(config: Config, spec: Spec) -> WorkerSettings:
     ladder = config.ladder
     idle = max(1, round(ladder.user_timeout / 3))
     return WorkerSettings(
         job=config.job,
-        pipe=config.spec.axes.pipe,
-        model=config.spec.axes.model,
-        max_replicas=config.spec.max_replicas,
+        pipe=spec.axes.pipe,
+        model=spec.axes.model,
+        max_replicas=spec.max_replicas,
         pipe_backend=config.pipe_backend,
         address=config.address,
         connect=ladder.connect,

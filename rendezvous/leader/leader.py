@@ -59,6 +59,7 @@ class Leader:
         self._store, self._keys, self._tenure = store, Keys(job), tenure
         self._patience, self._detect, self._operation = patience or Patience(), detect, operation
         self.spec = spec
+        self.earlier = 0  # the newest generation of an earlier run: what `Session.look_back` found
         self._rejected = Rejected(logger)
         self._condition = threading.Condition()
         self._revision = 0
@@ -114,7 +115,14 @@ class Leader:
                     return
                 publisher = Publisher(self._store, self._keys, self._revision, self._rejected, self._operation)
                 term = Term(
-                    self._revision, publisher, self._rejected, self._tenure, self._patience, self._detect, self.spec
+                    self._revision,
+                    publisher,
+                    self._rejected,
+                    self._tenure,
+                    self._patience,
+                    self._detect,
+                    self.spec,
+                    self.earlier,
                 )
                 self._term = term
             try:

@@ -47,8 +47,8 @@ class Publisher:
         """Find out the newest plan.
 
         What is missing or damaged is put right from what this leader knows, or from the plan's history.  Failing
-        that, nobody's state counts as current, and the members' reports decide (rule 10 of PROTOCOL.md).  No number of
-        a generation that anybody may have seen is given out again.
+        that, nobody's state counts as current, and the members' reports decide (rule 10 of recovery/PROTOCOL.md).  No
+        number of a generation that anybody may have seen is given out again.
         """
         entry = self._store.get(self._keys.head, timeout=self._timeout)
         self._mod_revision = 0 if entry is None else entry.mod_revision

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from reknit.rendezvous.codec import decode_member
 from reknit.rendezvous.errors import RecordError
+from reknit.rendezvous.keys import check_name
 from reknit.rendezvous.plan import Observed
 from reknit.rendezvous.records import Member, Name
 from reknit.rendezvous.rejected import Rejected
@@ -66,6 +67,9 @@ class Roster:
 
     def _see(self, entry: Entry, now: float) -> None:
         member = self._rejected.read(entry, _decode)
+        if member is not None and not entry.lease:
+            self._rejected.add(entry, "it hangs on no lease: no agent wrote it")
+            member = None
         if member is None:
             self._drop(entry.key)
             return
@@ -80,6 +84,7 @@ class Roster:
 
 def _decode(raw: bytes, key: str) -> Member:
     member = decode_member(raw, key)
+    check_name("worker id", member.worker_id)
     if member.worker_id != key.rpartition("/")[2]:
         raise RecordError(f"{key} holds the record of another worker, {member.worker_id!r:.80}")
     return member

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from reknit.rendezvous.assignment import assign, surplus
 from reknit.rendezvous.codec import decode_spec
+from reknit.rendezvous.earlier import continued
 from reknit.rendezvous.errors import Deposed, StoreError, StoreUnavailable
 from reknit.rendezvous.keys import Assignment
 from reknit.rendezvous.leader.publisher import NOTHING, Publisher, newest_reported
@@ -45,7 +46,8 @@ class Tenure(Protocol):
 class Term:
     """What a leader knows, and its next step.  Everything but `hear` and `end` belongs to one thread.
 
-    `spec`: what to go by until the store shows a spec that fits: the last one that this agent knew.
+    `spec`: what to go by until the store shows a spec that fits: the last one that this agent knew.  `earlier`: the
+    newest generation of an earlier run, as this agent found it (`earlier.earlier_generation`).
     """
 
     def __init__(
@@ -57,12 +59,13 @@ class Term:
         patience: Patience,
         detect: float,
         spec: Spec | None = None,
+        earlier: int = 0,
     ) -> None:
         self.revision, self.publisher = revision, publisher
         self._rejected, self._tenure, self._patience, self._detect = rejected, tenure, patience, detect
         self.roster = Roster(rejected)
         self.given: dict[str, Assignment] = {}
-        self.spec = spec
+        self.spec, self._earlier = spec, earlier
         self._spec_looked_up = False
         self.ended = False
         self.waiting_for = "nothing is known yet"
@@ -170,16 +173,18 @@ class Term:
         if not self._loaded or newest_reported(members) > (self.publisher.plan or NOTHING).generation:
             self.publisher.load(members)
             self._loaded = True
-        previous = self.publisher.plan or NOTHING
+        standing = self.publisher.plan or NOTHING
+        previous = continued(standing, members, self._earlier)
         if not self._sound(previous, spec):
             return
         if self._held_back(previous, observed, now):
             return
-        outcome = next_plan(observed, spec, self.publisher.plan, now, self._patience)
+        outcome = next_plan(observed, spec, previous, now, self._patience)
         if outcome.plan is None and outcome.again is None:
             outcome = self._recall(previous, observed) or self._restart(previous, observed, spec, now) or outcome
         if outcome.plan is not None:
-            self._publish(outcome.plan, now)
+            again = "" if previous is standing else f"{previous.reason}; "
+            self._publish(replace(outcome.plan, reason=again + outcome.plan.reason), now)
             return
         self.waiting_for, self._again = outcome.reason, outcome.again
         self._assign(previous, observed, spec)
@@ -223,7 +228,7 @@ class Term:
     def _assign(self, previous: Plan, observed: Sequence[Observed], spec: Spec) -> None:
         """Tell fresh members for which coordinate to build."""
         placed = previous.names
-        if previous.state == LOST or any(o.member.finished for o in observed if o.member.name in placed):
+        if previous.state in (FINISHED, LOST) or any(o.member.finished for o in observed if o.member.name in placed):
             return
         candidates = self._candidates(previous, observed)
         given = self._given_to(candidates, spec.axes.size)

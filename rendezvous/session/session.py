@@ -1,8 +1,8 @@
 """One agent's standing in the job: its lease, its members' records, its candidacy, and the news of plans.
 
 A shell that ties together `candidacy` (the lease and the election), `mirror` (the records) and `views` (the plan's
-parts).  Everything that the agent's loop calls returns at once (but `propose_spec` and `close`); what comes of it
-arrives through `emit`, as one of the events of `session_events`.
+parts).  Everything that the agent's loop calls returns at once (but `propose_spec`, `look_back`
+and `close`); what comes of it arrives through `emit`, as one of the events of `session.events`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from reknit.rendezvous.codec import decode_spec, encode_member, encode_spec
+from reknit.rendezvous.codec import decode_member, decode_spec, encode_member, encode_spec
+from reknit.rendezvous.earlier import earlier_generation
 from reknit.rendezvous.errors import ReknitError, StoreError, StoreUnavailable
 from reknit.rendezvous.keys import Keys, decode_assignment
 from reknit.rendezvous.parts import Head, decode_head
@@ -137,6 +138,17 @@ class Session:
         if standing != spec:
             logger.info("the job has a spec already, which is used: %s", standing)
         return standing
+
+    def look_back(self, *, timeout: float = 10.0) -> int:
+        """The newest generation of an earlier run of this job, 0 for none; call it before `start`, it waits.
+
+        Raises StoreUnavailable after `timeout` seconds.
+        """
+        found = self._store.list(self._keys.members, timeout=timeout).entries
+        entry = self._store.get(self._keys.head, timeout=timeout)
+        head = None if entry is None else self._rejected.read(entry, decode_head)
+        members = (self._rejected.read(found_entry, decode_member) for found_entry in found if found_entry.lease)
+        return earlier_generation(head, [member for member in members if member is not None])
 
     @property
     def lease_deadline(self) -> float:

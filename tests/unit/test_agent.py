@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reknit.rendezvous.parts import Head
-from reknit.rendezvous.records import RUNNING, Axes, Spec
+from reknit.rendezvous.records import FINISHED, LOST, RUNNING, Axes, Spec
 from reknit.rendezvous.session.events import Assigned, HeadSeen
 from reknit.rendezvous.store.memory import MemoryStore
 from reknit.runtime.agent import Agent
@@ -162,3 +162,30 @@ def test_a_full_disk_is_told_once_and_leaves_whole_lines(tmp_path: Path, caplog:
     lines = [json.loads(line)["event"] for line in (tmp_path / "events").read_text().splitlines()]
     assert (lines, log.lost) == (["one", "four"], 2)
     assert [record.getMessage().count("No space left") for record in caplog.records] == [1]
+
+
+# ---------------------------------------------------------------- runs of one job
+
+
+def test_a_worker_that_comes_when_the_job_has_finished_is_sent_home_and_is_no_member(desk: Desk) -> None:
+    desk.agent.take(HeadSeen(head(3)))
+    desk.agent.take(HeadSeen(head(4, state=FINISHED, spares=2)))
+    assert desk.events()[-1]["spares"] == 2
+    late = desk.attach(peer("late"))
+    assert [(who, said["view"]["head"]["state"]) for who, said in desk.sent] == [(late, FINISHED)]
+    assert not desk.agent._session._members
+    desk.agent.take(HeadSeen(head(5)))  # somebody has started the job again
+    assert desk.events()[-1]["generation"] == 4
+
+
+def test_how_an_earlier_run_ended_is_no_news(desk: Desk) -> None:
+    desk.agent._earlier = 4
+    desk.agent.take(HeadSeen(head(4, state=LOST)))
+    assert desk.agent._ending is None
+    desk.attach(peer("w0"))
+    assert list(desk.agent._session._members) == ["w0"]
+    desk.agent.take(HeadSeen(head(5, state=LOST)))
+    assert desk.agent._ending is not None
+    code, reason = desk.agent._ending
+    assert code == 3
+    assert "started again" in reason

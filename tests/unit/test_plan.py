@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reknit.rendezvous.earlier import continued
+from reknit.rendezvous.parts import head_of
 from reknit.rendezvous.plan import Observed, Outcome, Patience, next_plan, runs
 from reknit.rendezvous.records import (
     FINISHED,
@@ -48,7 +50,8 @@ class Job:
             del self.seen[worker]
 
     def ask(self, now: float = LATE) -> Outcome:
-        return next_plan(list(self.seen.values()), self.spec, self.plan, now, PATIENCE)
+        plan = self.plan and continued(self.plan, [o.member for o in self.seen.values()], 0)
+        return next_plan(list(self.seen.values()), self.spec, plan, now, PATIENCE)
 
     def next(self, now: float = LATE) -> Plan:
         outcome = self.ask(now)
@@ -150,7 +153,13 @@ def test_a_loss_acts_at_once_and_touches_no_intact_replica() -> None:
     job = running(3, pipe=2)
     job.go("b1")
     plan = job.next(now=0.0)
-    assert (plan.generation, plan.broken, plan.urgent, plan.target, plan.restore) == (2, 1, True, None, False)
+    assert (plan.generation, plan.broken, head_of(plan, "").urgent, plan.target, plan.restore) == (
+        2,
+        1,
+        True,
+        None,
+        False,
+    )
     assert job.seats() == ["a0 a1", "c0 c1"]
     assert [replica.slot for replica in plan.replicas] == [0, 2]
     assert all(replica.formed == 1 for replica in plan.replicas)
@@ -171,7 +180,7 @@ def test_a_newcomer_takes_the_hole_and_the_survivor_keeps_its_run() -> None:
     assert sorted(formed.values()) == [1, 1, 3]
     since = {place.name.worker_id: place.since for replica in plan.replicas for place in replica.places}
     assert since == {"a0": 1, "a1": 1, "c0": 1, "c1": 1, "b0": 3, "n": 3}
-    assert not plan.urgent
+    assert not head_of(plan, "").urgent
 
 
 def test_the_loss_of_a_member_that_never_had_a_place_changes_nothing() -> None:

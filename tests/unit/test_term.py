@@ -13,6 +13,7 @@ from reknit.rendezvous.codec import encode_member, encode_spec
 from reknit.rendezvous.keys import Keys
 from reknit.rendezvous.leader.publisher import Publisher
 from reknit.rendezvous.leader.term import Term
+from reknit.rendezvous.parts import decode_head
 from reknit.rendezvous.plan import Patience
 from reknit.rendezvous.records import LOST, Axes, Member, Spec
 from reknit.rendezvous.rejected import Rejected
@@ -39,20 +40,26 @@ class Desk:
 
     def __init__(self, spec: Spec) -> None:
         self.store = MemoryStore()
+        self.lease = self.store.grant(3600)
         self.tenure = Tenure()
-        rejected = Rejected(logging.getLogger("test"))
+        self.spec = spec
+        self.begin()
+
+    def begin(self, earlier: int = 0) -> None:
+        """A new leader's term."""
+        self.rejected = rejected = Rejected(logging.getLogger("test"))
+        self.store.delete(KEYS.leader)
         revision = self.store.put(KEYS.leader, b"me")
-        self.term = Term(
-            revision, Publisher(self.store, KEYS, revision, rejected, 1.0), rejected, self.tenure, Patience(), 5.0
-        )
-        self.store.put(KEYS.spec, encode_spec(spec))
+        publisher = Publisher(self.store, KEYS, revision, rejected, 1.0)
+        self.term = Term(revision, publisher, rejected, self.tenure, Patience(), 5.0, earlier=earlier)
+        self.store.put(KEYS.spec, encode_spec(self.spec))
         self.term.on_spec(self.store.list(KEYS.spec), 0.0)
 
     def look(self, now: float, *members: Member) -> int:
         """Look at these members at this time, as often as the leader does; return the newest generation."""
         self.store.delete_prefix(KEYS.members)
         for member in members:
-            self.store.put(KEYS.member(member.worker_id), encode_member(member))
+            self.store.put(KEYS.member(member.worker_id), encode_member(member), lease=self.lease)
         self.term.on_members(self.store.list(KEYS.members), now)
         for _ in range(3):
             self.term.look(now)
@@ -176,3 +183,61 @@ def test_assignments_of_workers_that_are_gone_for_long_are_forgotten(desk: Desk)
     desk.look(50.0)
     desk.look(100.0)
     assert desk.store.get(KEYS.assignment("w1")) is None
+
+
+def test_a_stopped_job_begins_again_under_agents_that_came_later_and_says_so(desk: Desk) -> None:
+    desk.look(1.0, *ALL)
+    assert desk.look(2.0, *(replace(m, ready=1, pristine=False) for m in ALL)) == 1
+    desk.begin(earlier=1)
+    fresh = [replace(m, incarnation="again", built=False, coordinate=None) for m in ALL]
+    assert desk.look(3.0, *fresh) == 1
+    assert len(desk.store.list(KEYS.assignments).entries) == 3
+    assert desk.look(4.0, *(replace(m, built=True, coordinate=0) for m in fresh)) == 2
+    plan = desk.term.publisher.plan
+    assert plan is not None
+    assert (plan.restore, plan.origin, plan.placed, len(plan.replicas), plan.former) == (True, 2, 2, 3, ())
+    assert "starts again from step 0" in plan.reason
+    desk.look(5.0, *(replace(m, built=True, coordinate=0, ready=2) for m in fresh[:2]))
+    assert desk.term.publisher.plan is not None
+    assert "again" not in desk.term.publisher.plan.reason.partition("lost")[0]
+
+
+def test_a_job_whose_workers_all_crashed_under_a_living_agent_is_lost_and_can_be_begun_again(desk: Desk) -> None:
+    desk.look(1.0, *ALL)
+    assert desk.look(2.0, *(replace(m, ready=1, pristine=False) for m in ALL)) == 1
+    fresh = [replace(m, incarnation="again") for m in ALL]
+    generation = desk.look(3.0, *fresh)
+    generation = desk.look(4.0, *(replace(m, incomplete=generation, left=generation) for m in fresh))
+    plan = desk.term.publisher.plan
+    assert plan is not None
+    assert plan.state == LOST
+    desk.begin(earlier=generation)
+    assert desk.look(5.0, *(replace(m, incarnation="third") for m in ALL)) == generation + 1
+    assert desk.term.publisher.plan is not None
+    assert "starts again from step 0" in desk.term.publisher.plan.reason
+
+
+def test_records_that_no_agent_can_have_written_do_not_stop_the_job(desk: Desk) -> None:
+    desk.look(1.0, *ALL)
+    here = [replace(m, ready=1) for m in ALL]
+    garbage = [
+        (KEYS.members + "nobody", encode_member(replace(member(7), worker_id="nobody", left=2)), None),  # no lease
+        (KEYS.members + "a b", encode_member(replace(member(7), worker_id="a b")), desk.lease),
+        (KEYS.members + "far", encode_member(replace(member(7), worker_id="far", left=2**62 - 1)), desk.lease),
+    ]
+    for key, value, lease in garbage:
+        desk.store.put(key, value, lease=lease)
+    desk.term.on_members(desk.store.list(KEYS.members), 2.0)
+    assert {name.worker_id for name in desk.term.roster.names()} == {"w0", "w1", "w2"}
+    assert desk.rejected.count == 3
+    assert desk.look(3.0, *here[:2]) == 2
+
+
+def test_the_largest_generation_that_a_record_can_report_leaves_room_for_the_next(desk: Desk) -> None:
+    desk.look(1.0, *ALL)
+    far = member(7, left=2**48 - 1)
+    assert desk.look(2.0, *(replace(m, ready=1) for m in ALL), far) >= 2**48 - 1
+    generation = desk.look(3.0, *(replace(m, ready=1) for m in ALL))
+    entry = desk.store.get(KEYS.head)
+    assert entry is not None
+    assert decode_head(entry.value).generation == generation

@@ -1,0 +1,50 @@
+"""Which run of a job a plan belongs to: a job's name may be used again after a run has ended, or was stopped.
+
+Whoever starts a job again by the same name wants it to run, from step 0 as there is no checkpoint, and to be told so.
+But a job all of whose state was lost while its agents lived must not go back to step 0 by itself.  What tells the two
+apart is what an agent finds when its session starts: a plan of which no process lives is an earlier run's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from reknit.rendezvous.parts import Head
+from reknit.rendezvous.plan import history
+from reknit.rendezvous.records import FINISHED, LOST, WAITING, Member, Plan
+
+AGAIN = "the job starts again from step 0"
+_HOW = {
+    FINISHED: "the earlier run of this job has finished",
+    LOST: "the earlier run of this job lost its state",
+}
+_STOPPED = "nobody of the earlier run of this job lives and there is no checkpoint"
+
+
+def has_run(member: Member) -> bool:
+    """Whether this process has ever had a place, so that it may hold a state that was trained."""
+    return bool(member.ready or member.left or member.incomplete or member.torn) or not member.pristine
+
+
+def earlier_generation(head: Head | None, members: Iterable[Member]) -> int:
+    """The newest generation of an earlier run as an agent finds it when its session starts; 0 for none."""
+    if head is None:
+        return 0
+    ended = head.state in (FINISHED, LOST)
+    return 0 if not ended and any(has_run(member) for member in members) else head.generation
+
+
+def continued(plan: Plan, members: Iterable[Member], earlier: int) -> Plan:
+    """The plan that the next one follows: `plan`, or a blank one in its place if `plan` is of an earlier run.
+
+    `earlier`: what `earlier_generation` gave when this leader's session started.  The blank one's reason says why.
+    """
+    here = list(members)
+    if plan.state in (FINISHED, LOST):
+        of_that_run = history(plan).keys() | set(plan.spares)  # one that came late must not begin the job anew
+        over = not any(m.name in of_that_run for m in here)
+    else:
+        over = 0 < plan.generation <= earlier and plan.placed > 0 and not any(has_run(m) for m in here)
+    if not over:
+        return plan
+    return Plan(plan.generation, f"{_HOW.get(plan.state, _STOPPED)}: {AGAIN}", WAITING, writer=plan.writer)
