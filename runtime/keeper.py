@@ -10,25 +10,16 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from reknit.runtime.config import Config
 from reknit.runtime.fleet import Worker
-from reknit.runtime.supervisor.restart import (
-    Restart,
-    RestartPolicy,
-    WorkerExit,
-    describe_exit,
-    is_failure,
-    next_restart,
-)
+from reknit.runtime.supervisor.restart import RestartPolicy, WorkerExit, describe_exit, is_failure, next_restart
 from reknit.runtime.supervisor.supervisor import Exited, Failed, Started, Supervisor, SupervisorEvent
 
 log = logging.getLogger("reknit.agent")
 
 EXIT_FAILED = 1
-EXIT_RESTART = 75  # a worker asks to be started afresh (job.EXIT_RESTART)
 
 Event = Callable[..., None]  # event(name, worker_id, **fields)
 
@@ -111,20 +102,21 @@ class Keeper:
         now = time.monotonic()
         worker.exits.append(WorkerExit(now, item.lived_seconds, item.returncode))
         cause = describe_exit(item.returncode)
-        if not worker.finished and not job_finished:
+        done = job_finished or (worker.finished and item.returncode == 0)
+        if not done:
             moment = worker.lost_at if worker.lost_at is not None else now
             self._event("worker_died", worker.worker_id, t=moment, pid=item.pid, cause=cause)
             log.warning("%s died: %s", worker.worker_id, cause)
-        if is_failure(item.returncode) and item.returncode != EXIT_RESTART:
+        if is_failure(item.returncode):
             words = [line for line in self._supervisor.tail(worker.worker_id) if line.strip()]
             self.last_failure = f"{worker.worker_id} failed ({cause}), saying: {words[-1] if words else 'nothing'}"
         worker.over = True  # unless it is started again below
-        if self._stopping or worker.finished or job_finished:
-            return
+        if self._stopping or done:
+            return  # but whoever was killed as it finished is missed: perhaps only it held its coordinate's last step
         if item.returncode == 0:
             self._give_up(EXIT_FAILED, self._ended_early(worker))
             return
-        decision = self._decide(worker, item.returncode, now)
+        decision = next_restart(worker.exits, now, self._policy)
         if decision.delay_seconds is None:
             self._give_up(EXIT_FAILED, f"{worker.worker_id} is given up: {decision.reason}; its last words are above")
             for line in self._supervisor.tail(worker.worker_id):
@@ -133,12 +125,6 @@ class Keeper:
         worker.over = False
         worker.restart_at = now + decision.delay_seconds
         self._event("restart", worker.worker_id, delay=decision.delay_seconds, reason=decision.reason)
-
-    def _decide(self, worker: Worker, returncode: int | None, now: float) -> Restart:
-        if returncode == EXIT_RESTART:
-            return Restart(0.0, "it asked to be started afresh")
-        history = [past for past in worker.exits if past.returncode != EXIT_RESTART]
-        return replace(next_restart(history, now, self._policy))
 
     def _ended_early(self, worker: Worker) -> str:
         script = self._config.script

@@ -279,7 +279,9 @@ class Term:
     @staticmethod
     def _candidates(previous: Plan, observed: Sequence[Observed]) -> list[Candidate]:
         past = history(previous)
-        return [candidate(o.member, past.get(o.member.name)) for o in observed if not o.member.finished]
+        # While a plan stands, nobody is needed beside those who have finished; without one they hold the last step.
+        here = [o.member for o in observed if not (previous.replicas and o.member.finished)]
+        return [candidate(member, past.get(member.name)) for member in here]
 
     def _given_to(self, candidates: Sequence[Candidate], size: int) -> dict[Name, int]:
         living = {c.name for c in candidates}

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 CRASH_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
+EXIT_RESTART = 75  # a worker asks to be started afresh (`job.EXIT_RESTART`)
 FREE_KILLS = 3  # quick deaths in a row by a kill that are answered at once
 # What a process that handles a termination signal itself exits with, by the shells' convention.
 _KILLED_EXIT_CODES = frozenset(
@@ -70,14 +71,16 @@ def next_restart(history: Sequence[WorkerExit], now: float, policy: RestartPolic
         )
     delay = max(0.0, last.at + _backoff(history, policy) - now)
     when = "at once" if delay == 0 else f"in {delay:.1f} s"
+    if last.returncode == EXIT_RESTART:
+        return Restart(delay, f"it asked after {last.lived_seconds:.1f} s to be started afresh; restart {when}")
     return Restart(
         delay, f"it died ({describe_exit(last.returncode)}) after {last.lived_seconds:.1f} s; restart {when}"
     )
 
 
 def is_failure(returncode: int | None) -> bool:
-    """Whether an exit is the worker's own fault: an exception or a crash, not a kill and not success."""
-    if returncode is None or returncode == 0 or returncode in _KILLED_EXIT_CODES:
+    """Whether an exit is the worker's own fault: an exception or a crash, not a kill, success or a wish to restart."""
+    if returncode is None or returncode in (0, EXIT_RESTART) or returncode in _KILLED_EXIT_CODES:
         return False
     return returncode > 0 or -returncode in CRASH_SIGNALS
 

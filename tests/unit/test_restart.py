@@ -106,3 +106,13 @@ def test_delays_are_never_negative_nor_above_the_cap(rows: list[tuple[float, flo
         assert history[-1].returncode == 0 or is_failure(history[-1].returncode)
     else:
         assert 0.0 <= decision.delay_seconds <= POLICY.backoff_cap
+
+
+def test_who_asks_to_be_started_afresh_has_not_failed_but_is_slowed_down_if_it_goes_on_asking() -> None:
+    assert not is_failure(75)
+    delay, reason = decide(exits(*[75] * 50))
+    assert delay == 0.0
+    assert "asked" in reason
+    delays = [decide(exits(*[75] * count, lived=0.2))[0] for count in (1, 3, 4, 5, 50)]
+    assert delays == [0.0, 0.0, 0.5, 1.0, 30.0]
+    assert decide(exits(*[75] * 9, 1, 1, 1))[0] == 0.0

@@ -241,3 +241,19 @@ def test_the_largest_generation_that_a_record_can_report_leaves_room_for_the_nex
     entry = desk.store.get(KEYS.head)
     assert entry is not None
     assert decode_head(entry.value).generation == generation
+
+
+def test_a_coordinate_that_died_after_its_last_step_is_given_out_again_and_the_loss_is_said() -> None:
+    desk = Desk(Spec(Axes(2), 1, 1))
+    holders = [replace(member(number), coordinate=number) for number in range(2)]
+    desk.look(1.0, *holders)
+    ran = [replace(m, ready=1, pristine=False, finished=True) for m in holders]
+    assert desk.look(2.0, ran[1]) == 2  # the other one was killed as it finished
+    fresh = replace(member(0), incarnation="again", coordinate=None, built=False)
+    assert desk.look(3.0, ran[1], fresh) == 2
+    assert desk.store.get(KEYS.assignment("w0"))
+    fresh = replace(fresh, coordinate=0, built=True)
+    assert desk.look(4.0, ran[1], fresh) == 3
+    assert desk.look(5.0, *(replace(m, left=3, incomplete=3) for m in (ran[1], fresh))) == 4
+    assert desk.term.publisher.plan is not None
+    assert desk.term.publisher.plan.state == LOST
