@@ -12,6 +12,7 @@ from pathlib import Path
 
 from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.records import Axes, Spec
+from reknit.rendezvous.store.endpoints import TlsFiles
 
 
 class ConfigError(ReknitError, ValueError):
@@ -90,6 +91,15 @@ class Ladder:
 
 
 @dataclass(frozen=True)
+class EtcdAccess:
+    """How to get into an etcd that does not let everybody in: TLS files, and a user with a password."""
+
+    tls: TlsFiles | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
 class Config:
     """Everything that `reknit run` or `reknit agent` was told.
 
@@ -100,6 +110,7 @@ class Config:
     arguments: tuple[str, ...] = ()
     job: str = "job"
     etcd: str | None = None  # endpoints; None: standalone, with an embedded etcd
+    access: EtcdAccess = field(default_factory=EtcdAccess)
     spec: Spec = field(default_factory=lambda: Spec(Axes()))
     workers: int = 1
     pipe_backend: str = "auto"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from reknit.rendezvous.records import Axes, Spec
+from reknit.rendezvous.store.endpoints import TlsFiles
 from reknit.runtime import cli
 from reknit.runtime.config import Config, ConfigError, Ladder, check_workers, parse_replicas
 
@@ -60,6 +62,9 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
+ETCD = ["--etcd", "127.0.0.1:2379", "--job", "j"]
+
+
 def parse(*argv: str) -> Config:
     return cli.run_config(cli._parser().parse_args(["run", *argv]))
 
@@ -91,6 +96,25 @@ def test_with_etcd_this_host_has_one_worker_unless_told(script: str) -> None:
         (["--pipe-backend", "mpi"], "invalid choice"),
         (["--detect", "0"], "--detect"),
         (["--max-restarts", "-1"], "--max-restarts"),
+        (["--kill-delay", "nan"], "--kill-delay"),
+        (["--kill-delay", "inf"], "--kill-delay"),
+        (["--kill-delay", "-1"], "--kill-delay"),
+        (["--job", "a/b"], "--job"),
+        (["--job", ""], "--job"),
+        (["--etcd", "127.0.0.1:1", "--job", ""], "--job"),
+        (["--agent", "a/b"], "--agent"),
+        (["--agent", ""], "--agent"),
+        (["--etcd-ca", "x"], "--etcd-ca needs --etcd"),
+        (["--etcd-password-file", "x"], "--etcd-password-file needs --etcd"),
+        ([*ETCD, "--etcd-ca", "no/such/file"], "no/such/file"),
+        ([*ETCD, "--etcd-cert", "x", "--etcd-key", "y"], "need --etcd-ca"),
+        ([*ETCD, "--etcd-ca", __file__, "--etcd-cert", __file__], "go together"),
+        ([*ETCD, "--etcd-user", "me"], "needs a password"),
+        ([*ETCD, "--etcd-user", "me", "--etcd-password-file", "no/such/file"], "no/such/file"),
+        ([*ETCD, "--etcd-user", "me", "--etcd-password-file", "/dev/null"], "needs a password"),
+        ([*ETCD, "--etcd-password-file", __file__], "needs --etcd-user"),
+        (["--etcd", "https://127.0.0.1:1", "--job", "j"], "asks for TLS"),
+        (["--etcd", "h:p:q", "--job", "j"], "--etcd"),
         (["--no-such-thing"], "--no-such-thing"),
     ],
 )
@@ -106,6 +130,32 @@ def test_bad_usage_is_one_sentence_and_exit_code_2(
     assert says in error
     assert error.count("\n") == 1
     assert "Traceback" not in error
+
+
+def test_what_opens_an_etcd_reaches_the_store_and_no_worker(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REKNIT_ETCD_PASSWORD", "from the environment")
+    secret = tmp_path / "secret"
+    secret.write_text("from a file\nsecond line")
+    files = ["--etcd-ca", script, "--etcd-cert", script, "--etcd-key", script]
+    config = parse(*ETCD, *files, "--etcd-user", "me", script)
+    assert config.access.tls == TlsFiles(Path(script), Path(script), Path(script))
+    assert (config.access.user, config.access.password) == ("me", "from the environment")
+    assert "environment" not in repr(config)
+    assert "REKNIT_ETCD_PASSWORD" not in os.environ
+    config = parse(*ETCD, "--etcd-user", "me", "--etcd-password-file", str(secret), script)
+    assert (config.access.tls, config.access.password) == (None, "from a file")
+    assert parse("--kill-delay", "3", script).ladder.kill_delay == 3.0
+
+
+def test_help_names_what_opens_an_etcd(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["agent", "--help"])
+    said = capsys.readouterr().out
+    for option in ("--etcd-ca", "--etcd-cert", "--etcd-key", "--etcd-user", "--etcd-password-file"):
+        assert option in said
+    assert "REKNIT_ETCD_PASSWORD" in said
 
 
 def test_a_script_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
