@@ -36,8 +36,8 @@ from reknit.rendezvous.store.protocol import Store
 from reknit.runtime import logs
 from reknit.runtime.config import Config
 from reknit.runtime.events import EventLog
-from reknit.runtime.fleet import Worker, after_report, new_member, read_event
-from reknit.runtime.ipc.server import PeerEvent, Server
+from reknit.runtime.fleet import Worker, after_report, new_member, read_event, why_not
+from reknit.runtime.ipc.server import Peer, PeerEvent, Server
 from reknit.runtime.keeper import Keeper, environment_of_workers
 from reknit.runtime.settings import WorkerSettings
 from reknit.runtime.supervisor.supervisor import Exited, Failed, Started
@@ -64,7 +64,8 @@ def run(config: Config) -> int:
     try:
         if etcd is not None:
             etcd.start()
-        store = EtcdStore(etcd.endpoint if etcd is not None else config.etcd or "")
+        endpoints, access = etcd.endpoint if etcd is not None else config.etcd or "", config.access
+        store = EtcdStore(endpoints, tls=access.tls, user=access.user, password=access.password)
         try:
             store.connect(timeout=CONNECT_SECONDS)
             return Agent(config, store, events, config.socket or folder / "agent.sock").run()
@@ -220,24 +221,38 @@ class Agent:
     # ---------------------------------------------------------------- workers
 
     def _attach(self, item: PeerEvent) -> None:
-        if self._keeper is None:  # whoever comes to the socket is a worker of ours
-            index = len(self._workers)
-            self._workers.setdefault(item.peer.worker_id, Worker(item.peer.worker_id, index)).forget_process()
-        worker = self._workers.get(item.peer.worker_id)
-        if worker is None or (worker.pid is not None and worker.pid != item.peer.pid):
-            self._server.drop(item.peer, "this agent has no such worker")
-            return
+        peer = item.peer
+        worker = self._workers.get(peer.worker_id)
+        if self._keeper is None and worker is None:  # whoever comes to the socket is a worker of ours
+            worker = Worker(peer.worker_id, len(self._workers))
         try:
-            member = new_member(item.peer, self._config.agent, socket.gethostname())
+            member = new_member(peer, self._config.agent, socket.gethostname())
+            why = "this agent has no such worker" if worker is None else why_not(worker, peer, self._keeper is not None)
         except RecordError as error:
-            self._server.drop(item.peer, str(error))
+            why = str(error)
+        if worker is None or why:
+            self._refuse(peer, why)
             return
-        worker.peer, worker.member, worker.attached_once = item.peer, member, True
+        self._workers[peer.worker_id] = worker
+        again = worker.member is not None and worker.member.name == member.name
+        if again and worker.member is not None and member.coordinate is None:
+            member = replace(member, coordinate=worker.member.coordinate)
+        if self._keeper is None:
+            worker.forget_process()
+            worker.pid = peer.pid
+        worker.peer, worker.member, worker.attached_once, worker.finished = peer, member, True, member.finished
         self._event("attached", worker.worker_id, pid=item.peer.pid, incarnation=item.peer.incarnation)
         if self._finished and self._head is not None:  # it came too late: as a member it would begin the job anew
             self._send_view(worker, View(self._head))
             return
         self._session.set_member(member)
+        if member.coordinate is not None and self._head is not None:  # it was here before, and has missed something
+            self._ask_view(worker, self._head)
+
+    def _refuse(self, peer: Peer, why: str) -> None:
+        log.error("%s (process %d) is refused: %s", peer.worker_id, peer.pid, why)
+        self._server.send(peer, {"type": "refused", "reason": why})
+        self._server.drop(peer, why)
 
     def _hear(self, item: PeerEvent) -> None:
         worker = self._workers.get(item.peer.worker_id)
@@ -306,22 +321,16 @@ class Agent:
         self._metrics.see_plan(head.generation, head.replicas, head.state)
         log.info("generation %d (%s, %d replicas): %s", head.generation, head.state, head.replicas, head.reason)
         for worker in self._workers.values():
-            if worker.name is not None and worker.name in head.restart:
-                self._start_afresh(worker)
-            else:
+            if worker.name in head.restart and self._keeper is not None:
+                log.info("%s is started afresh, as the leader asks", worker.worker_id)
+                self._keeper.kill(worker, 0)
+            else:  # a worker that somebody else keeps reads in the view that it shall end
                 self._ask_view(worker, head)
         if head.state == LOST:
             failure = self._keeper.last_failure if self._keeper is not None else None
             why = f" ({failure}; all that it said is above)" if failure else ""
             again = "; if it is started again, it begins at step 0"
             self._end(EXIT_STATE_LOST, f"the job cannot go on: {head.reason}{why}{again}")
-
-    def _start_afresh(self, worker: Worker) -> None:
-        log.info("%s is started afresh, as the leader asks", worker.worker_id)
-        if self._keeper is not None:
-            self._keeper.kill(worker, 0)
-        elif worker.peer is not None:
-            self._server.drop(worker.peer, "it has to start afresh")
 
     def _ask_view(self, worker: Worker, head: Head) -> None:
         if worker.name is None:

@@ -67,11 +67,41 @@ def read_event(message: Mapping[str, Any]) -> Told | None:
     return Told(event, moment, generation, {key: value for key, value in message.items() if key not in known})
 
 
+def why_not(worker: Worker, peer: Peer, kept: bool) -> str:
+    """Why a process may not take this slot; empty if it may.  `kept`: this agent starts its workers itself."""
+    if kept and worker.pid is not None and worker.pid != peer.pid:
+        return f"this agent runs {worker.worker_id} as process {worker.pid}, not {peer.pid}"
+    if not kept and worker.peer is not None:
+        return (
+            f"process {worker.peer.pid} is attached as {worker.worker_id} already: "
+            "give each worker a REKNIT_WORKER_ID of its own"
+        )
+    return ""
+
+
 def new_member(peer: Peer, agent: str, host: str) -> Member:
-    """The record of a worker that has just attached.  Raises RecordError if its greeting does not fit."""
+    """The record of a worker that has just attached, perhaps again: then its greeting says what it had reported.
+
+    Raises RecordError if its greeting does not fit.
+    """
     reader = Reader(peer.hello, f"the greeting of {peer.worker_id}")
-    address = checked_address(reader.text("address"), reader.what)
-    return Member(peer.worker_id, peer.incarnation, agent, host, address)
+    return Member(
+        peer.worker_id,
+        peer.incarnation,
+        agent,
+        host,
+        checked_address(reader.text("address"), reader.what),
+        coordinate=reader.optional_number("coordinate"),
+        built=reader.flag("built"),
+        finished=reader.flag("finished"),
+        pristine=reader.flag("pristine", True),
+        ready=reader.generation("ready", 0),
+        left=reader.generation("left", 0),
+        incomplete=reader.generation("incomplete", 0),
+        torn=reader.generation("torn", 0),
+        committed=reader.version("committed"),
+        prepared=reader.version("prepared"),
+    )
 
 
 def after_report(member: Member, message: Mapping[str, Any]) -> Member:
@@ -88,7 +118,7 @@ def after_report(member: Member, message: Mapping[str, Any]) -> Member:
             pristine = committed is None or committed.step == 0
             return replace(
                 member,
-                ready=max(member.ready, reader.number("generation")),
+                ready=max(member.ready, reader.generation("generation")),
                 committed=committed,
                 prepared=None,
                 pristine=member.pristine and pristine,
@@ -96,9 +126,9 @@ def after_report(member: Member, message: Mapping[str, Any]) -> Member:
         case "left":
             return replace(
                 member,
-                left=max(member.left, reader.number("generation")),
-                incomplete=max(member.incomplete, reader.number("incomplete")),
-                torn=max(member.torn, reader.number("torn")),
+                left=max(member.left, reader.generation("generation")),
+                incomplete=max(member.incomplete, reader.generation("incomplete")),
+                torn=max(member.torn, reader.generation("torn")),
                 committed=reader.version("committed"),
                 prepared=reader.version("prepared"),
                 pristine=reader.flag("pristine"),

@@ -102,9 +102,9 @@ class Session:
         with self._lock:
             self._mirror.withdraw(self._keys.member(worker_id))
             self._members.pop(worker_id, None)
-            self._given.pop(worker_id, None)
             self._told.pop(worker_id, None)
-        # its assignments are watched on: the worker's next incarnation would else wait for a new watch
+        # What it was given stays known, as the same process may attach again; its assignments are watched on, as its
+        # next incarnation would else wait for a new watch.
 
     def request_view(self, head: Head, name: Name, coordinate: int | None) -> None:
         """Fetch what `name` at `coordinate` (None: it has none) needs of the plan; answered by `ViewFetched`.

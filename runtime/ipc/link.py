@@ -34,7 +34,8 @@ class Link:
 
     `hello` must hold `worker_id` and `incarnation`, and is said anew at each connection (see `set_hello`).  Both
     callbacks run on the link's own thread, in the process's normal descriptor table: `on_message(message)` in the
-    order of sending, what it raises is logged; `on_gone()` once, `lease_seconds` after the agent was last there.
+    order of sending, what it raises is logged; `on_gone()` once, `lease_seconds` after the agent was last there, or
+    when it refuses this worker.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Link:
         self._attached = threading.Event()
         self._ever_attached = False
         self._closing = False
+        self._refused = ""
         self._wake_reader, self._wake_writer = -1, -1
         self._thread = threading.Thread(target=self._react, name="reknit-link", daemon=True)
 
@@ -161,6 +163,10 @@ class Link:
                 if self._closing:
                     break
                 lost_at = time.monotonic()
+                if self._refused:  # it would be so again and again
+                    _log.error("the agent on %s refuses this worker: %s", self._path, self._refused)
+                    self._say_gone()
+                    break
                 _log.warning("the agent on %s is gone; going on without it, and trying again", self._path)
             # Before the first welcome `start` is still waiting, with a deadline of its own.
             elif self._ever_attached and time.monotonic() - lost_at >= self._lease:
@@ -217,6 +223,9 @@ class Link:
                 try:
                     data = sock.recv(CHUNK)
                     for message in reader.feed(data):
+                        if message["type"] == "refused":
+                            self._refused = str(message.get("reason"))
+                            return
                         self._hand_on(message)
                 except BlockingIOError:
                     continue

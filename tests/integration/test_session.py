@@ -421,7 +421,7 @@ def test_a_leader_that_is_not_sure_of_its_lease_does_not_publish(world: World, w
     leader.start()
     try:
         world.spec(1)
-        world.store.put(world.keys.member("w0"), encode_member(member(0)))
+        world.store.put(world.keys.member("w0"), encode_member(member(0)), lease=world.store.grant(60))
         leader.lead(world.store.put(world.keys.leader, b"this one"))
         wait_until(lambda: leader.state and "lease" in leader.state.waiting_for)
         assert world.store.get(world.keys.head) is None

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reknit.rendezvous.parts import Head
-from reknit.rendezvous.records import FINISHED, LOST, RUNNING, Axes, Spec
+from reknit.rendezvous.records import FINISHED, LOST, RUNNING, Axes, Name, Spec
 from reknit.rendezvous.session.events import Assigned, HeadSeen
 from reknit.rendezvous.store.memory import MemoryStore
-from reknit.runtime.agent import Agent
+from reknit.runtime.agent import Agent, _worker_settings
 from reknit.runtime.config import Config
 from reknit.runtime.events import EventLog
+from reknit.runtime.fleet import Worker
 from reknit.runtime.ipc.server import Peer, PeerEvent
+from reknit.runtime.keeper import Keeper
+from reknit.runtime.supervisor.supervisor import Exited
 
 
 def peer(worker: str = "w0", number: int = 1, incarnation: str = "a", **hello: Any) -> Peer:
@@ -189,3 +194,121 @@ def test_how_an_earlier_run_ended_is_no_news(desk: Desk) -> None:
     code, reason = desk.agent._ending
     assert code == 3
     assert "started again" in reason
+
+
+# ---------------------------------------------------------------- a sidecar's workers come and go
+
+
+def test_a_second_living_process_of_one_worker_is_refused_and_changes_nothing(desk: Desk) -> None:
+    first = desk.attach(peer("w0", 1))
+    second = desk.attach(peer("w0", 2, "b"))
+    assert [dropped for dropped, _ in desk.dropped] == [second]
+    assert desk.sent[-1][1]["type"] == "refused"
+    assert "REKNIT_WORKER_ID" in desk.sent[-1][1]["reason"]
+    desk.agent.take(PeerEvent("closed", second))
+    worker = desk.agent._workers["w0"]
+    assert (worker.peer, worker.name) == (first, ("w0", "a"))
+    desk.agent.take(PeerEvent("closed", first))
+    assert desk.attach(peer("w0", 3, "c")) == worker.peer
+
+
+def test_a_bad_greeting_does_not_make_a_slot(desk: Desk) -> None:
+    desk.attach(peer("w0", 1, address="nowhere"))
+    desk.attach(peer("w1", 2, coordinate=-1))
+    desk.attach(peer("w2", 3, ready=2**62))
+    assert len(desk.dropped) == 3
+    assert not desk.agent._workers
+
+
+REPORTED: dict[str, Any] = {"built": True, "ready": 6, "left": 5, "committed": [6, 40], "pristine": False}
+
+
+def test_a_process_that_attaches_again_is_the_member_that_it_was(desk: Desk) -> None:
+    first = desk.attach(peer("w0", 1))
+    desk.agent.take(Assigned("w0", "a", 1))
+    assert [said["type"] for _, said in desk.sent] == ["assigned"]
+    desk.agent.take(HeadSeen(head(7)))
+    desk.agent.take(PeerEvent("closed", first))
+    assert not desk.agent._session._members
+    again = desk.attach(replace(first, number=2, hello={"address": "127.0.0.1:5000", **REPORTED}))
+    member = desk.agent._session._members["w0"]
+    assert (member.coordinate, member.built, member.ready, member.left) == (1, True, 6, 5)
+    assert (member.committed, member.pristine, member.finished) == ((6, 40), False, False)
+    told = [said for who, said in desk.sent if who == again]
+    assert [(said["type"], said["view"]["head"]["generation"]) for said in told] == [("plan", 7)]
+
+
+def test_a_new_agent_learns_from_the_greeting_who_its_workers_are(desk: Desk) -> None:
+    desk.agent.take(HeadSeen(head(7)))
+    desk.attach(peer("w0", 1, coordinate=1, finished=True, **REPORTED))
+    member = desk.agent._session._members["w0"]
+    assert (member.coordinate, member.finished, member.ready) == (1, True, 6)
+    assert desk.agent._workers["w0"].finished
+    assert [said["type"] for _, said in desk.sent] == ["plan"]
+
+
+def test_a_new_process_of_a_worker_has_no_coordinate_yet(desk: Desk) -> None:
+    first = desk.attach(peer("w0", 1))
+    desk.agent.take(Assigned("w0", "a", 1))
+    desk.agent.take(PeerEvent("closed", first))
+    desk.attach(peer("w0", 2, "b"))
+    assert desk.agent._session._members["w0"].coordinate is None
+
+
+def test_a_worker_that_shall_start_afresh_reads_so_and_is_not_cut_off(desk: Desk) -> None:
+    first = desk.attach(peer("w0", 1))
+    desk.agent.take(HeadSeen(head(7, restart=(Name("w0", "a"),))))
+    assert not desk.dropped
+    assert [(who, said["view"]["head"]["restart"]) for who, said in desk.sent] == [(first, [["w0", "a"]])]
+
+
+def test_workers_are_told_the_jobs_shape_and_not_this_agents_wish(tmp_path: Path) -> None:
+    settings = _worker_settings(Config(None, spec=Spec(Axes(), 1, 2)), Spec(Axes(2, 3), 1, 9))
+    assert (settings.max_replicas, settings.axes) == (9, Axes(2, 3))
+
+
+# ---------------------------------------------------------------- the keeper
+
+
+class Kept:
+    """A keeper whose supervisor runs nothing."""
+
+    def __init__(self) -> None:
+        self.worker = Worker("w0", 0)
+        self.told: list[str] = []
+        self.ended: list[tuple[int, str]] = []
+        self.keeper = Keeper(
+            Config("train.py"),
+            {"w0": self.worker},
+            {},
+            lambda event: None,
+            lambda name, worker, **fields: self.told.append(name),
+            lambda code, reason: self.ended.append((code, reason)),
+        )
+
+    def exit(self, code: int | None, *, finished: bool = False, job_finished: bool = False) -> float | None:
+        """One exit; return the delay until the restart, None for none."""
+        self.worker.forget_process()
+        self.worker.finished = finished
+        before = time.monotonic()
+        self.keeper.handle(Exited("w0", 1, code, 0.1), job_finished)
+        at = self.worker.restart_at
+        assert self.worker.over == (at is None)
+        return None if at is None else round(at - before, 1)
+
+
+def test_a_worker_that_finished_and_was_then_killed_is_started_again_unless_the_job_has_finished() -> None:
+    kept = Kept()
+    assert kept.exit(0, finished=True) is None
+    assert kept.told == []
+    assert kept.exit(-9, finished=True, job_finished=True) is None
+    assert kept.exit(-9, finished=True) == 0.0
+    assert kept.told == ["worker_died", "restart"]
+    assert not kept.ended
+
+
+def test_a_script_that_goes_on_asking_to_be_started_afresh_is_slowed_down() -> None:
+    kept = Kept()
+    assert [kept.exit(75) for _ in range(5)] == [0.0, 0.0, 0.0, 0.5, 1.0]
+    assert kept.keeper.last_failure is None
+    assert not kept.ended
