@@ -138,7 +138,7 @@ def decode_member(raw: bytes, what: str) -> Member:
 def address(text: str, what: str) -> str:
     """A `host:port` that can be connected to."""
     host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
         raise RecordError(f"{what}: an address must be host:port, not {text!r:.80}")
     return text
 

@@ -199,7 +199,7 @@ def decode_whole(head: Head, parts: dict[str, bytes]) -> Plan:
         raise RecordError(f"the plan's part {key} is missing")
     rest = Reader(loads(parts[key], key), key)
     replicas = []
-    for slot in rest.items("slots", int):
+    for slot in rest.items("slots", lambda item: _slot(item, key)):
         part = f"{prefix}replica/{slot}"
         if part not in parts:
             raise RecordError(f"the plan's part {part} is missing")
@@ -219,6 +219,12 @@ def decode_whole(head: Head, parts: dict[str, bytes]) -> Plan:
         head.placed,
         head.writer,
     )
+
+
+def _slot(value: Any, what: str) -> int:
+    if type(value) is not int or value < 0:
+        raise RecordError(f"{what}: a slot must be an integer from 0, not {value!r:.80}")
+    return value
 
 
 def _former(value: Any, what: str) -> Former:

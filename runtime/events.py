@@ -44,7 +44,7 @@ class EventsError(ReknitError):
 class EventLog:
     """Appends events to a file, whole lines only; without a path it does nothing.
 
-    A disk that is full ends no training: what cannot be written is left out and counted in `lost`, which is logged once.
+    A disk that is full ends no training: what cannot be written is left out and counted in `lost`, logged once.
     """
 
     def __init__(self, path: Path | None) -> None:

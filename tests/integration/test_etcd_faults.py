@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -442,6 +443,32 @@ def test_a_refused_watch_goes_on_once_it_is_allowed(
     guest.close()
 
 
+def reknit_run(folder: Path, endpoint: str, *options: str, password: str | None = None) -> tuple[int, str]:
+    """A job on this etcd whose script shows its environment and ends; the exit code and all that was printed."""
+    script = folder / "show.py"
+    script.write_text("import os; print('it ran', dict(os.environ))")
+    command = [sys.executable, "-m", "reknit.runtime.cli", "run", "--etcd", endpoint, "--job", "j", "--no-warm"]
+    environment = {**os.environ, **({} if password is None else {"REKNIT_ETCD_PASSWORD": password})}
+    done = subprocess.run(
+        [*command, *options, str(script)], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_command_line_logs_in_and_its_workers_do_not_see_the_password(
+    guarded: EmbeddedEtcd, tmp_path: Path
+) -> None:
+    code, said = reknit_run(tmp_path, guarded.endpoint, "--etcd-user", "root", password="secret")
+    assert code == 1
+    assert "it ran" in said
+    assert "without ever calling reknit.join()" in said
+    assert "secret" not in said
+    code, said = reknit_run(tmp_path, guarded.endpoint, "--etcd-user", "root", password="wrong")
+    assert code == 1
+    assert "Check the user and the password" in said
+    assert "Traceback" not in said
+
+
 def test_a_password_for_an_etcd_without_users_is_refused(etcd: EmbeddedEtcd) -> None:
     store = EtcdStore(etcd.endpoint, user="root", password="secret")
     with pytest.raises(StoreRefused, match="authentication is off there"):
@@ -542,6 +569,9 @@ def test_certificates_on_both_sides(tmp_path: Path, recorder: Any) -> None:
             with pytest.raises(StoreUnavailable, match=advice):
                 store.connect(timeout=1)
             store.close()
+        given = ["--etcd-ca", "ca.pem", "--etcd-cert", "client.pem", "--etcd-key", "client.key"]
+        options = [str(good.folder / each) if each.endswith((".pem", ".key")) else each for each in given]
+        assert "it ran" in reknit_run(tmp_path, cluster.endpoints[0], *options)[1]
         for files in (TlsFiles(good.ca), other.client()):
             store = EtcdStore(cluster.endpoints, tls=files)
             with pytest.raises(StoreUnavailable):

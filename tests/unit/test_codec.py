@@ -180,3 +180,11 @@ def test_an_address_is_host_and_port(text: str) -> None:
 def test_an_address_is_split_and_freed_of_brackets() -> None:
     assert codec.split_address("[::1]:80") == ("::1", 80)
     assert codec.split_address("host:80") == ("host", 80)
+
+
+@pytest.mark.parametrize("slot", [float("inf"), float("nan"), -1, "0", 1.5, None, [0]])
+def test_a_plan_whose_slots_are_garbage_is_refused_by_a_typed_error(slot: object) -> None:
+    head = parts.decode_head(parts.encode(Plan(3, "why", WAITING, writer=1))[0])
+    rest = json.dumps({"slots": [slot], "former": [], "spares": []}).encode()
+    with pytest.raises(RecordError):
+        parts.decode_whole(head, {"plans/3/1/leader": rest})
