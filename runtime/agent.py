@@ -226,7 +226,8 @@ class Agent:
         if self._keeper is None and worker is None:  # whoever comes to the socket is a worker of ours
             worker = Worker(peer.worker_id, len(self._workers))
         try:
-            member = new_member(peer, self._config.agent, socket.gethostname())
+            before = None if worker is None else worker.member
+            member = new_member(peer, self._config.agent, socket.gethostname(), before)
             why = "this agent has no such worker" if worker is None else why_not(worker, peer, self._keeper is not None)
         except RecordError as error:
             why = str(error)
@@ -234,9 +235,6 @@ class Agent:
             self._refuse(peer, why)
             return
         self._workers[peer.worker_id] = worker
-        again = worker.member is not None and worker.member.name == member.name
-        if again and worker.member is not None and member.coordinate is None:
-            member = replace(member, coordinate=worker.member.coordinate)
         if self._keeper is None:
             worker.forget_process()
             worker.pid = peer.pid

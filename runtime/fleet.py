@@ -79,28 +79,29 @@ def why_not(worker: Worker, peer: Peer, kept: bool) -> str:
     return ""
 
 
-def new_member(peer: Peer, agent: str, host: str) -> Member:
-    """The record of a worker that has just attached, perhaps again: then its greeting says what it had reported.
+def new_member(peer: Peer, agent: str, host: str, before: Member | None = None) -> Member:
+    """The record of a worker that has just attached.
 
+    If it was attached `before`, or to an agent that is no more, its greeting says what it has reported since.
     Raises RecordError if its greeting does not fit.
     """
     reader = Reader(peer.hello, f"the greeting of {peer.worker_id}")
-    return Member(
-        peer.worker_id,
-        peer.incarnation,
-        agent,
-        host,
-        checked_address(reader.text("address"), reader.what),
-        coordinate=reader.optional_number("coordinate"),
-        built=reader.flag("built"),
-        finished=reader.flag("finished"),
-        pristine=reader.flag("pristine", True),
-        ready=reader.generation("ready", 0),
-        left=reader.generation("left", 0),
-        incomplete=reader.generation("incomplete", 0),
-        torn=reader.generation("torn", 0),
-        committed=reader.version("committed"),
-        prepared=reader.version("prepared"),
+    address = checked_address(reader.text("address"), reader.what)
+    known = Member(peer.worker_id, peer.incarnation, agent, host, address)
+    if before is not None and before.name == known.name:
+        known = replace(before, address=address)
+    return replace(
+        known,
+        coordinate=known.coordinate if known.coordinate is not None else reader.optional_number("coordinate"),
+        built=reader.flag("built", known.built),
+        finished=reader.flag("finished", known.finished),
+        pristine=reader.flag("pristine", known.pristine),
+        ready=reader.generation("ready", known.ready),
+        left=reader.generation("left", known.left),
+        incomplete=reader.generation("incomplete", known.incomplete),
+        torn=reader.generation("torn", known.torn),
+        committed=reader.version("committed") if "committed" in peer.hello else known.committed,
+        prepared=reader.version("prepared") if "prepared" in peer.hello else known.prepared,
     )
 
 

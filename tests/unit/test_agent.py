@@ -238,6 +238,16 @@ def test_a_process_that_attaches_again_is_the_member_that_it_was(desk: Desk) -> 
     assert [(said["type"], said["view"]["head"]["generation"]) for said in told] == [("plan", 7)]
 
 
+def test_what_a_worker_had_said_is_not_forgotten_if_its_greeting_does_not_repeat_it(desk: Desk) -> None:
+    first = desk.attach(peer("w0", 1))
+    desk.say(first, type="built")
+    desk.say(first, type="ready", generation=6, committed=[6, 40])
+    desk.agent.take(PeerEvent("closed", first))
+    desk.attach(replace(first, number=2))
+    member = desk.agent._session._members["w0"]
+    assert (member.built, member.ready, member.committed, member.pristine) == (True, 6, (6, 40), False)
+
+
 def test_a_new_agent_learns_from_the_greeting_who_its_workers_are(desk: Desk) -> None:
     desk.agent.take(HeadSeen(head(7)))
     desk.attach(peer("w0", 1, coordinate=1, finished=True, **REPORTED))
