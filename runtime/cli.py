@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="reknit", description="Keeps a PyTorch job training while workers die, hang, leave and join.")
+    parser = _Parser(prog="reknit", description="Keeps a PyTorch job training while workers die, leave and join.")
     parser.add_argument("--version", action="version", version=f"reknit {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     _add_run(commands.add_parser("run", help="run a training script on this host, alone or with others"))

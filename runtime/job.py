@@ -265,6 +265,11 @@ class Job:
         Raises BackendRefused for any backend but gloo, before anything is touched.
         """
         check_data_backend(backend)
+        if self.settings is not None and self.pipeline_size > 1:
+            raise ReknitError(
+                f"job.data_parallel is for replicas of one stage, and this job has --pipe {self.pipeline_size}: split the "
+                "model by job.coordinate.pipe and run it by job.pipeline(build), or start the job with --pipe 1"
+            )
         self._overlapped.append(module)
         self._made_reductions = None
         return module

@@ -1,4 +1,4 @@
-"""reknit keeps a PyTorch training job running while its workers die, hang, leave and join.
+"""reknit keeps a PyTorch training job running while its workers die, leave and join.
 
 The names below are the whole public API of a training script.  They are loaded when they are first used, so that
 `import reknit` costs nothing and needs neither torch nor etcd.
