@@ -39,6 +39,7 @@ from reknit.runtime.events import EventLog
 from reknit.runtime.fleet import Worker, after_report, new_member, read_event, why_not
 from reknit.runtime.ipc.server import Peer, PeerEvent, Server
 from reknit.runtime.keeper import Keeper, environment_of_workers
+from reknit.runtime.progress import Progress
 from reknit.runtime.settings import WorkerSettings
 from reknit.runtime.supervisor.supervisor import Exited, Failed, Started
 
@@ -102,6 +103,7 @@ class Agent:
         self._head: Head | None = None
         self._earlier = 0  # an earlier run's last generation, if there was one
         self._finished = False  # this run of the job, for good: what comes after it is another
+        self._progress = Progress(config.spec.min_replicas * config.spec.axes.size, time.monotonic())
         self._ending: tuple[int, str] | None = None
         self._deadline: float | None = None
 
@@ -109,7 +111,8 @@ class Agent:
 
     def run(self) -> int:
         """Open everything, take things one by one until this host's part has ended, close everything."""
-        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        stops = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        before = {number: signal.signal(number, self._on_signal) for number in stops}
         try:
             self._open()
             while not self._has_ended():
@@ -174,10 +177,19 @@ class Agent:
         else:
             self.take(item)
         now = time.monotonic()
+        self._say_how_it_goes(now)
         if self._keeper is not None:
             self._keeper.run_timers(now)
         if self._deadline is not None and now >= self._deadline:
             self._deadline = None
+
+    def _say_how_it_goes(self, now: float) -> None:
+        workers = [worker for worker in self._workers.values() if worker.peer is not None]
+        running = self._head is not None and self._head.replicas > 0
+        finished = sum(worker.finished for worker in workers)
+        sentence = self._progress.sentence(now, running, len(workers), finished)
+        if sentence is not None and self._ending is None:
+            log.info("%s", sentence)
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._inbox.put(_Stop(number))
@@ -259,6 +271,11 @@ class Agent:
         if item.message.get("type") == "event":
             self._hear_event(worker, item.message)
             return
+        if item.message.get("type") == "gone":  # it will exit; the others need not wait until it has
+            worker.gone = True
+            self._session.remove_member(worker.worker_id)
+        if worker.gone:
+            return
         try:
             member = after_report(worker.member, item.message)
         except RecordError as error:
@@ -277,6 +294,11 @@ class Agent:
             return
         self._events.write(told.event, worker.worker_id, told.generation, told.fields, told.moment)
         self._metrics.observe(told.event, worker.worker_id, told.generation, told.fields)
+        step = told.fields.get("step")
+        if told.event == "committed" and isinstance(step, int):
+            # What the workers of several hosts logged is not all here: no sums of it then.
+            numbers = {k: v for k, v in told.fields.items() if isinstance(v, float)} if self._config.standalone else {}
+            self._progress.committed(step, numbers)
 
     def _lose(self, item: PeerEvent) -> None:
         """The kernel says that the worker is gone: first of all the others must hear of it."""
@@ -317,7 +339,8 @@ class Agent:
         counts = {"replicas": head.replicas, "spares": head.spares}
         self._event("plan", None, reason=head.reason, state=head.state, urgent=head.urgent, **counts)
         self._metrics.see_plan(head.generation, head.replicas, head.state)
-        log.info("generation %d (%s, %d replicas): %s", head.generation, head.state, head.replicas, head.reason)
+        if self._ending is None:
+            log.info("generation %d (%s, %d replicas): %s", head.generation, head.state, head.replicas, head.reason)
         for worker in self._workers.values():
             if worker.name in head.restart and self._keeper is not None:
                 log.info("%s is started afresh, as the leader asks", worker.worker_id)
@@ -373,6 +396,7 @@ class Agent:
         if self._ending is not None:
             return
         self._ending = (code, reason)
+        log.info("stopping: %s", reason)
         self._deadline = time.monotonic() + self._config.ladder.kill_delay + 1.0
         if self._keeper is not None:
             self._keeper.stop_all()

@@ -29,6 +29,7 @@ class Worker:
     exited: Exited | None = None
     attached_once: bool = False
     finished: bool = False
+    gone: bool = False  # it said that it takes no part any more
     over: bool = False
     lost_at: float | None = None
     restart_at: float | None = None
@@ -37,7 +38,7 @@ class Worker:
     def forget_process(self) -> None:
         """A new process takes this slot."""
         self.pid = self.peer = self.member = self.view = self.exited = self.lost_at = self.restart_at = None
-        self.finished = False
+        self.finished = self.gone = False
 
     @property
     def name(self) -> Name | None:

@@ -165,7 +165,7 @@ class Job:
             self.recovery.hear(view)
 
     def _on_agent_gone(self) -> None:
-        log.error("the agent has been gone for longer than its lease stands: this worker exits")
+        log.error("no agent looks after this worker any more: it exits")
         _exit_now(EXIT_ORPHAN)
 
     def _exit_waiting(self, state: str) -> None:
@@ -267,8 +267,8 @@ class Job:
         check_data_backend(backend)
         if self.settings is not None and self.pipeline_size > 1:
             raise ReknitError(
-                f"job.data_parallel is for replicas of one stage, and this job has --pipe {self.pipeline_size}: split the "
-                "model by job.coordinate.pipe and run it by job.pipeline(build), or start the job with --pipe 1"
+                f"job.data_parallel is for replicas of one stage, and this job has --pipe {self.pipeline_size}: split "
+                "the model by job.coordinate.pipe and run it by job.pipeline(build), or start the job with --pipe 1"
             )
         self._overlapped.append(module)
         self._made_reductions = None

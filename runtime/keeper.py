@@ -81,6 +81,7 @@ class Keeper:
         match item:
             case Started(_, pid):
                 worker.pid = pid
+                log.info("%s started as process %d", worker.worker_id, pid)
                 self._event("worker_started", worker.worker_id, pid=pid, incarnation=None)
             case Exited():
                 self._answer_exit(worker, item, job_finished)
@@ -106,7 +107,8 @@ class Keeper:
         if not done:
             moment = worker.lost_at if worker.lost_at is not None else now
             self._event("worker_died", worker.worker_id, t=moment, pid=item.pid, cause=cause)
-            log.warning("%s died: %s", worker.worker_id, cause)
+            if not self._stopping:
+                log.warning("%s (process %s) died: %s", worker.worker_id, item.pid, cause)
         if is_failure(item.returncode):
             words = [line for line in self._supervisor.tail(worker.worker_id) if line.strip()]
             self.last_failure = f"{worker.worker_id} failed ({cause}), saying: {words[-1] if words else 'nothing'}"

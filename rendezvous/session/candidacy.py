@@ -272,7 +272,8 @@ class Candidacy:
         with self._condition:
             was, self.revision = self.revision, 0
         if was:
-            logger.warning("%s no longer leads: %s", self._agent_id, reason)
+            level = logging.DEBUG if self._closing else logging.WARNING
+            logger.log(level, "%s no longer leads: %s", self._agent_id, reason)
             self._emit(Deposed(reason))
 
     def _wake(self) -> None:
