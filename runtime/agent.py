@@ -145,6 +145,8 @@ class Agent:
             max_replicas=config.spec.max_replicas,
         )
         log.info("job %s: %d workers here, metrics on http://%s/metrics", config.job, len(self._workers), http)
+        if config.standalone and config.spec.wanted == 1:
+            log.warning("with one replica nobody else holds its state: a killed worker ends the job (--replicas 2)")
         self._server.start()
         self._session.start()
         self._leader.start()

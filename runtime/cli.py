@@ -74,17 +74,23 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--standalone", action="store_true", help="the whole job on this host, with an etcd of its own")
     _add_job(parser, where)
-    parser.add_argument("--workers", type=int, metavar="N", help="workers on this host (standalone: all, plus spares)")
-    parser.add_argument("--spares", type=int, default=0, metavar="N", help="workers beyond the largest job that wait")
     parser.add_argument(
-        "--max-restarts", type=int, default=3, metavar="N", help="of one worker that fails, in 5 minutes"
+        "--workers", type=int, metavar="N", help="workers on this host (default: standalone all, plus spares; else 1)"
+    )
+    parser.add_argument(
+        "--spares", type=int, default=0, metavar="N", help="workers beyond the largest job that wait (default 0)"
+    )
+    parser.add_argument(
+        "--max-restarts", type=int, default=3, metavar="N", help="of one worker that fails, in 5 minutes (default 3)"
     )
     parser.add_argument(
         "--backoff", type=float, default=0.5, metavar="S", help="before a worker that died young twice is back; doubles"
     )
     parser.add_argument("--no-warm", dest="warm", action="store_false", help="exec each worker instead of forking it")
     parser.add_argument("--preload", action="append", default=[], metavar="MODULE", help="import it before forking")
-    parser.add_argument("--data-folder", type=Path, metavar="DIR", help="where the standalone etcd keeps its data")
+    parser.add_argument(
+        "--data-folder", type=Path, metavar="DIR", help="of the standalone etcd (default: a temporary one)"
+    )
     parser.add_argument("script", help="the training script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="its arguments")
     parser.set_defaults(run=_run)
@@ -103,14 +109,26 @@ def _add_job(parser: argparse.ArgumentParser, where: argparse._ActionsContainer)
     parser.add_argument("--job", metavar="ID", help="the job's name; all hosts of a job give the same")
     _add_shape(parser, "1", 1)
     parser.add_argument("--model", type=int, default=1, metavar="N", help="tensor-parallel workers a stage (default 1)")
-    parser.add_argument("--pipe-backend", choices=("auto", "nccl", "gloo"), default="auto", help="within a replica")
+    parser.add_argument(
+        "--pipe-backend", choices=("auto", "nccl", "gloo"), default="auto", help="within a replica (default auto)"
+    )
     parser.add_argument("--address", metavar="IP", help="this host's address, as the other hosts reach it")
     parser.add_argument("--agent", metavar="NAME", help="this agent's name (default: host name and process id)")
-    parser.add_argument("--detect", type=float, default=5.0, metavar="S", help="notice a silent loss within S seconds")
+    parser.add_argument(
+        "--detect",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="notice a host or link that went silent within S seconds (default 5)",
+    )
     parser.add_argument("--lease", type=float, metavar="S", help="the agent's lease (default: as --detect)")
     parser.add_argument("--connect", type=float, metavar="S", help="for building a group (default: 2 x --detect)")
-    parser.add_argument("--kill-delay", type=float, default=10.0, metavar="S", help="from SIGTERM to SIGKILL")
-    parser.add_argument("--join-window", type=float, default=0.5, metavar="S", help="wait for a burst of arrivals")
+    parser.add_argument(
+        "--kill-delay", type=float, default=10.0, metavar="S", help="from SIGTERM to SIGKILL (default 10)"
+    )
+    parser.add_argument(
+        "--join-window", type=float, default=0.5, metavar="S", help="wait for a burst of arrivals (default 0.5)"
+    )
     parser.add_argument(
         "--events", type=Path, metavar="FILE", help="append one JSON object a line for all that happens"
     )

@@ -135,7 +135,12 @@ class EmbeddedEtcd:
             return
         binary = find_etcd()
         if self._folder is None:
-            self._make_folder()
+            try:
+                self._make_folder()
+            except OSError as error:
+                raise StoreError(
+                    f"etcd's folder {self._given_folder or '(temporary)'} cannot be made: {error}"
+                ) from None
         # etcd is stopped and a temporary folder removed at the interpreter's exit too.
         self._cleanup = self._cleanup or weakref.finalize(self, self._resources.close)
         deadline = time.monotonic() + self._start_timeout

@@ -206,3 +206,8 @@ def test_messages_are_built_from_etcd3_whatever_protobuf_is_installed() -> None:
     assert serialized_descriptor("D = F(serialized_pb=b'\\n\\xff')") == b"\n\xff"
     with pytest.raises(ValueError, match="serialized_pb"):
         serialized_descriptor("D = F()")
+
+
+def test_a_folder_that_cannot_be_made_is_named() -> None:
+    with pytest.raises(StoreError, match="/proc/nowhere"):
+        EmbeddedEtcd(Path("/proc/nowhere")).start()
