@@ -6,10 +6,12 @@ Everything that decides works on these frozen values; `codec` turns them into wh
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from reknit.rendezvous.errors import LayoutError
+from reknit.rendezvous.layout import Layout
 
 FORMAT = 1  # the newest format of records that this version writes and reads
 
@@ -46,6 +48,11 @@ class Name(NamedTuple):
         return self.worker_id
 
 
+@functools.cache
+def _replica_layout(pipe: int, model: int) -> Layout:
+    return Layout.of(pipe=pipe, model=model)
+
+
 @dataclass(frozen=True)
 class Axes:
     """The fixed part of the job's parallel shape."""
@@ -65,11 +72,11 @@ class Axes:
 
     def coordinate(self, index: int) -> Coordinate:
         """The coordinate of a rank within a replica: model is the fastest axis."""
-        return Coordinate(*divmod(index, self.model))
+        return Coordinate(**_replica_layout(self.pipe, self.model).coordinate(index))
 
     def index(self, coordinate: Coordinate) -> int:
         """The rank within a replica at a coordinate."""
-        return coordinate.pipe * self.model + coordinate.model
+        return _replica_layout(self.pipe, self.model).rank(**coordinate._asdict())
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import torch
 
 from reknit.rendezvous.errors import ReknitError
+from reknit.rendezvous.layout import job_layout
 from reknit.rendezvous.parts import decode_view
 from reknit.rendezvous.records import FINISHED, LOST, Coordinate, Name, Version
 from reknit.runtime.attempt import Attempt, AttemptError
@@ -203,7 +204,8 @@ class Job:
     @property
     def rank(self) -> int:
         """This worker's dense rank in the whole job at present: a replica's ranks are contiguous."""
-        return self.replica * self._settings.axes.size + self._coordinate_index
+        layout = job_layout(self.replicas, self.pipeline_size, self.model_size)
+        return layout.rank(data=self.replica, **self.coordinate._asdict())
 
     @property
     def world_size(self) -> int:

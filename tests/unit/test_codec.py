@@ -188,3 +188,9 @@ def test_a_plan_whose_slots_are_garbage_is_refused_by_a_typed_error(slot: object
     rest = json.dumps({"slots": [slot], "former": [], "spares": []}).encode()
     with pytest.raises(RecordError):
         parts.decode_whole(head, {"plans/3/1/leader": rest})
+
+
+def test_a_coordinate_and_its_index_are_two_names_of_one_place() -> None:
+    axes = Axes(pipe=3, model=2)
+    assert [axes.index(axes.coordinate(i)) for i in range(axes.size)] == list(range(6))
+    assert axes.coordinate(3) == (1, 1)
