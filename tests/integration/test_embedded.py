@@ -155,7 +155,7 @@ def test_a_failed_start_shows_the_end_of_the_log(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"(?s)ended with code.*auto-compaction-mode"):
         server.start()
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="file"):
+    with pytest.raises(StoreError, match="file cannot be made"):
         EmbeddedEtcd(tmp_path / "file").start()
 
 
