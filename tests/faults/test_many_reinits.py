@@ -27,7 +27,8 @@ def test_two_hundred_reinits_leave_nothing_behind(tmp_path: Path) -> None:
         assert len(done) >= GLITCHES
         for kind in ("fds", "threads"):
             settled = [event[kind] for event in done[WARM:]]
-            assert max(settled[-10:]) <= max(settled[:10]), f"{kind} of {worker} grew: {settled}"
+            # The least of ten: a thread that lets go of the last group may still be there when the next one is counted.
+            assert min(settled[-10:]) <= min(settled[:10]), f"{kind} of {worker} grew: {settled}"
         memory = [event["rss"] for event in run.of("committed", worker=worker)]
         early, late = min(memory[2 * WARM : 3 * WARM]), min(memory[-WARM:])
         assert late - early < MEGABYTES_ALLOWED * 2**20, f"{worker} grew by {(late - early) / 2**20:.1f} MiB"
