@@ -34,7 +34,7 @@ from reknit.rendezvous.store.embedded import EmbeddedEtcd
 from reknit.rendezvous.store.etcd import EtcdStore
 from reknit.rendezvous.store.protocol import Store
 from reknit.runtime import logs
-from reknit.runtime.config import Config
+from reknit.runtime.config import EXIT_FAILED, EXIT_STATE_LOST, Config
 from reknit.runtime.events import EventLog
 from reknit.runtime.fleet import Worker, after_report, new_member, read_event, why_not
 from reknit.runtime.ipc.server import Peer, PeerEvent, Server
@@ -45,7 +45,6 @@ from reknit.runtime.supervisor.supervisor import Exited, Failed, Started
 
 log = logging.getLogger("reknit.agent")
 
-EXIT_FAILED, EXIT_STATE_LOST = 1, 3
 CONNECT_SECONDS = 10.0  # for etcd to be there at the start
 
 

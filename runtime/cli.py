@@ -17,9 +17,17 @@ from reknit.rendezvous.errors import RecordError, ReknitError, StoreError
 from reknit.rendezvous.keys import check_name
 from reknit.rendezvous.records import Axes, Spec
 from reknit.rendezvous.store.endpoints import TlsFiles, parse_endpoints
-from reknit.runtime.config import Config, ConfigError, EtcdAccess, Ladder, check_workers, parse_replicas
+from reknit.runtime.config import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    Config,
+    ConfigError,
+    EtcdAccess,
+    Ladder,
+    check_workers,
+    parse_replicas,
+)
 
-EXIT_FAILED, EXIT_USAGE = 1, 2
 PASSWORD_VARIABLE = "REKNIT_ETCD_PASSWORD"
 ETCD_OPTIONS = ("ca", "cert", "key", "user", "password-file")
 

@@ -14,6 +14,8 @@ from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.records import Axes, Spec
 from reknit.rendezvous.store.endpoints import TlsFiles
 
+EXIT_FAILED, EXIT_USAGE, EXIT_STATE_LOST = 1, 2, 3  # what `reknit run` and `reknit agent` end with; 0: finished
+
 
 class ConfigError(ReknitError, ValueError):
     """Settings that contradict each other or cannot be."""

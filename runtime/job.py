@@ -40,10 +40,10 @@ from reknit.runtime.recovery.state import State, Update
 from reknit.runtime.recovery.wiring import Wiring
 from reknit.runtime.settings import WorkerSettings
 from reknit.runtime.supervisor import bootstrap
+from reknit.runtime.supervisor.restart import EXIT_RESTART
 
 log = logging.getLogger(__name__)
 
-EXIT_RESTART = 75  # this process cannot go on as it is; a fresh one can (sysexits' EX_TEMPFAIL)
 RESERVED = frozenset({"type", "event", "t", "worker", "generation", "step", "samples", "version", "rolled_forward"})
 EXIT_ORPHAN = 76  # the agent is gone for longer than its lease stands
 

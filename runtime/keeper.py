@@ -12,14 +12,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from reknit.runtime.config import Config
+from reknit.runtime.config import EXIT_FAILED, Config
 from reknit.runtime.fleet import Worker
 from reknit.runtime.supervisor.restart import RestartPolicy, WorkerExit, describe_exit, is_failure, next_restart
 from reknit.runtime.supervisor.supervisor import Exited, Failed, Started, Supervisor, SupervisorEvent
 
 log = logging.getLogger("reknit.agent")
 
-EXIT_FAILED = 1
 
 Event = Callable[..., None]  # event(name, worker_id, **fields)
 

@@ -49,7 +49,3 @@ class Pipeline:
     def step(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the schedule once: as its own `step`."""
         return self.schedule.step(*arguments, **keywords)
-
-    def forget(self) -> None:
-        """Drop the schedule with the formation that it was built on."""
-        self._key = self._schedule = None

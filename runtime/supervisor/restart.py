@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 CRASH_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
-EXIT_RESTART = 75  # a worker asks to be started afresh (`job.EXIT_RESTART`)
+EXIT_RESTART = 75  # a worker cannot go on as it is, a fresh one can (sysexits' EX_TEMPFAIL)
 FREE_KILLS = 3  # quick deaths in a row by a kill that are answered at once
 # What a process that handles a termination signal itself exits with, by the shells' convention.
 _KILLED_EXIT_CODES = frozenset(
