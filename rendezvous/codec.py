@@ -9,11 +9,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from reknit.rendezvous.errors import LayoutError, RecordError
-from reknit.rendezvous.records import FORMAT, Axes, Member, Name, Place, Replica, Spec, Version
+from reknit.rendezvous.records import (
+    BUSY,
+    FORMAT,
+    LONG,
+    SILENT,
+    WAITS,
+    Axes,
+    Member,
+    Name,
+    Place,
+    Replica,
+    Spec,
+    Stall,
+    Version,
+)
 
 REPORTABLE = 2**48  # above any generation that a job can come to; a garbage one leaves room for those that follow it
 LARGEST = 1_000_000  # bytes of one value; etcd refuses more than about 1.5 MiB
@@ -68,6 +82,13 @@ class Reader:
             raise RecordError(f"{self.what}: {key!r} is no generation that a job can have come to: {found}")
         return found
 
+    def seconds(self, key: str) -> float:
+        """A time from 0 to a million seconds."""
+        found = self.value.get(key)
+        if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 <= found <= 1e6:
+            raise RecordError(f"{self.what}: {key!r} must be a number of seconds, not {found!r:.80}")
+        return float(found)
+
     def flag(self, key: str, default: bool = False) -> bool:
         """A boolean."""
         found = self.value.get(key, default)
@@ -105,6 +126,7 @@ def as_object(value: Any, what: str) -> Reader:
 def encode_member(member: Member) -> bytes:
     """A member's record, with the fields that this version did not know."""
     known = {f.name: getattr(member, f.name) for f in fields(member) if f.name != "unknown"}
+    known["stall"] = None if member.stall is None else asdict(member.stall)
     return dumps({**member.unknown, **known})
 
 
@@ -130,9 +152,25 @@ def decode_member(raw: bytes, what: str) -> Member:
         torn=reader.generation("torn", 0),
         committed=reader.version("committed"),
         prepared=reader.version("prepared"),
+        gone=reader.items("gone", lambda item: decode_name(item, what)),
+        absent=reader.items("absent", lambda item: decode_name(item, what)),
+        answered=reader.generation("answered", 0),
+        stall=None if value.get("stall") is None else read_stall(value["stall"], f"{what}.stall"),
+        pid=reader.number("pid", 0),
+        dead=reader.flag("dead"),
         format=reader.number("format", FORMAT),
         unknown={key: found for key, found in value.items() if key not in known},
     )
+
+
+def read_stall(value: Any, what: str) -> Stall:
+    """A stall, as it also comes over the agent's socket; RecordError if it does not fit."""
+    reader = as_object(value, what)
+    kind = reader.text("kind")
+    if kind not in (WAITS, BUSY, LONG, SILENT):
+        raise RecordError(f"{what}: unknown kind {kind!r:.80}")
+    where = reader.generation("generation"), reader.number("step"), reader.text("phase")
+    return Stall(*where, kind, reader.seconds("seconds"), reader.seconds("limit"))
 
 
 def address(text: str, what: str) -> str:
@@ -197,7 +235,8 @@ def decode_name(value: Any, what: str) -> Name:
 
 def encode_place(place: Place) -> dict[str, Any]:
     """One member's place."""
-    return {"name": encode_name(place.name), "host": place.host, "address": place.address, "since": place.since}
+    known = {f.name: getattr(place, f.name) for f in fields(place)}
+    return {**known, "name": encode_name(place.name)}
 
 
 def decode_place(value: Any, what: str) -> Place:
@@ -208,6 +247,7 @@ def decode_place(value: Any, what: str) -> Place:
         reader.text("host"),
         address(reader.text("address"), what),
         reader.number("since"),
+        reader.text("agent", ""),
     )
 
 

@@ -58,6 +58,24 @@ class Keys:
         """The prefix of the assignments."""
         return f"{self.prefix}assignments/"
 
+    @property
+    def agents(self) -> str:
+        """The prefix of the agents' own records, which are lease-bound."""
+        return f"{self.prefix}agents/"
+
+    @property
+    def accusations(self) -> str:
+        """The prefix of the accusations: `accusation.py`."""
+        return f"{self.prefix}accusations/"
+
+    def agent(self, name: str) -> str:
+        """One agent's own record."""
+        return f"{self.agents}{check_name('agent', name)}"
+
+    def accusation(self, agent: str) -> str:
+        """The accusation of one agent."""
+        return f"{self.accusations}{check_name('agent', agent)}"
+
     def member(self, worker_id: str) -> str:
         """One member's record."""
         return f"{self.members}{check_name('worker id', worker_id)}"

@@ -6,7 +6,7 @@ Under a job's prefix (rule 4 of runtime/recovery/PROTOCOL.md):
     plans/<generation>/head                       the same head, kept as history
     plans/<generation>/<writer>/replica/<slot>    one replica: who sits where in it
     plans/<generation>/<writer>/data/<index>      one data group: who holds this coordinate, by data rank
-    plans/<generation>/<writer>/leader            what only the next leader needs: former members and spares
+    plans/<generation>/<writer>/leader            what only the next leader needs: former members, spares, evictions
 
 `writer` is the election revision of the leader that wrote them, and the head names it: a deposed leader's parts are
 never read together with another's head.  A worker finds its slot in its data group's part.
@@ -137,6 +137,8 @@ def _encode_rest(plan: Plan) -> dict[str, Any]:
         "slots": [r.slot for r in plan.replicas],
         "former": [[encode_name(f.name), f.coordinate, f.placed, f.since] for f in plan.former],
         "spares": [encode_name(name) for name in plan.spares],
+        "evicted": [encode_name(name) for name in plan.evicted],
+        "offences": [list(offence) for offence in plan.offences],
     }
 
 
@@ -218,7 +220,15 @@ def decode_whole(head: Head, parts: dict[str, bytes]) -> Plan:
         head.origin,
         head.placed,
         head.writer,
+        rest.items("evicted", lambda item: decode_name(item, key)),
+        rest.items("offences", lambda item: _offence(item, key)),
     )
+
+
+def _offence(value: Any, what: str) -> tuple[str, int]:
+    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], str) or type(value[1]) is not int:
+        raise RecordError(f"{what}: an offence must be [worker_id, count], not {value!r:.80}")
+    return value[0], value[1]
 
 
 def _slot(value: Any, what: str) -> int:

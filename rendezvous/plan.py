@@ -277,7 +277,8 @@ class _View:
     def _place(self, name: Name, generation: int) -> Place:
         member, past = self.observed[name].member, self.past.get(name)
         run = past is not None and past.placed == self.previous.placed
-        return Place(name, member.host, member.address, past.since if past is not None and run else generation)
+        since = past.since if past is not None and run else generation
+        return Place(name, member.host, member.address, since, member.agent)
 
 
 def history(plan: Plan) -> dict[Name, _Past]:

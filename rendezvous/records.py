@@ -16,6 +16,7 @@ from reknit.rendezvous.layout import Layout
 FORMAT = 1  # the newest format of records that this version writes and reads
 
 RUNNING, WAITING, FINISHED, LOST = "running", "waiting", "finished", "lost"
+WAITS, BUSY, LONG, SILENT = "waits", "busy", "long", "silent"  # what a stall may be
 
 
 class Version(NamedTuple):
@@ -105,6 +106,23 @@ class Spec:
 
 
 @dataclass(frozen=True)
+class Stall:
+    """What a placed worker has been at for long; its agent writes it only then, and takes it back when that ends.
+
+    `kind`: WAITS for others, BUSY in the script's own code, in a LONG phase that the script announced, or SILENT (the
+    process says nothing any more, not even that it waits).  `seconds`: for how long, as of when it was written.
+    `limit`: after how many seconds of waiting for somebody that one counts as hung, by this worker's median step.
+    """
+
+    generation: int
+    step: int
+    phase: str
+    kind: str
+    seconds: float
+    limit: float
+
+
+@dataclass(frozen=True)
 class Member:
     """A worker as the others see it: its record, bound to its agent's lease.
 
@@ -113,6 +131,10 @@ class Member:
     that it left, or that had no place for it, knowing nothing newer), `incomplete` (newest generation whose comparison
     it saw end incomplete).  `committed` and `prepared` are its versions as of `left`; `pristine` says that its state is
     still what its script built.  `torn` is the newest generation in which a connection within its replica broke.
+
+    Evidence, as of `left`: `gone` are the peers whose connections it found closed, `absent` those that it could not
+    connect to.  `answered`: the newest generation of which its agent, asked whether it lives, has said that it does.
+    `dead`: the process has ended; the record stays so that this is known even after an outage of the store.
     """
 
     worker_id: str
@@ -131,6 +153,12 @@ class Member:
     torn: int = 0
     committed: Version | None = None
     prepared: Version | None = None
+    gone: tuple[Name, ...] = ()
+    absent: tuple[Name, ...] = ()
+    answered: int = 0
+    stall: Stall | None = None
+    pid: int = 0
+    dead: bool = False
     format: int = FORMAT
     unknown: dict[str, Any] = field(default_factory=dict, compare=False)
 
@@ -148,6 +176,7 @@ class Place:
     host: str
     address: str
     since: int
+    agent: str = ""
 
 
 @dataclass(frozen=True)
@@ -181,6 +210,9 @@ class Plan:
     `broken`: all generations up to this one have lost a member or a connection.  `target`: a version decided by the
     leader; None leaves it to the comparison.  `restore`: the target is what the scripts built (or a checkpoint's step),
     `origin` the newest generation that did so.  `placed`: newest generation with places, itself included.
+
+    `evicted`: processes that were put out although they may live: they get no place again.  `offences`: how often each
+    worker was put out so, which its next incarnation pays for by waiting.
     """
 
     generation: int
@@ -196,6 +228,8 @@ class Plan:
     origin: int = 0
     placed: int = 0
     writer: int = 0
+    evicted: tuple[Name, ...] = ()
+    offences: tuple[tuple[str, int], ...] = ()
 
     @property
     def names(self) -> frozenset[Name]:
