@@ -37,7 +37,7 @@ class JobRun:
     """One `reknit run`: an agent and its workers.  `with` starts it, and ends whatever is left of it.
 
     `options` are more options of `reknit run`; `script` gets `arguments` and, if it is one of the fault tests' own, the
-    folder of the test's orders.
+    folder of the test's orders.  `prefix` comes before the whole command.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class JobRun:
         pipe: int | None = 1,
         options: Sequence[str] = ("--standalone",),
         name: str = "run",
+        prefix: Sequence[str] = (),
     ) -> None:
         self.folder, self.name = folder, name
         self.orders = folder / "orders"
@@ -57,7 +58,7 @@ class JobRun:
         shape = ["--replicas", replicas] if replicas is not None else []
         shape += ["--pipe", str(pipe)] if pipe is not None else []
         ordered = ["--orders", str(self.orders)] if Path(script).parent == SCRIPTS else []
-        self._command = [sys.executable, "-m", "reknit.runtime.cli", "run", *options, *shape]
+        self._command = [*prefix, sys.executable, "-m", "reknit.runtime.cli", "run", *options, *shape]
         self._command += ["--events", str(self.events_path), str(script), *ordered, *arguments]
         self._mark = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._process: subprocess.Popen[bytes] | None = None

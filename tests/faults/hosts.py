@@ -38,8 +38,8 @@ class Hosts:
         self.replicas, self.pipe, self.workers, self.options = replicas, pipe, workers, options
         self._stack = ExitStack()
 
-    def add(self, name: str | None = None) -> JobRun:
-        """Start one more host."""
+    def add(self, name: str | None = None, prefix: Sequence[str] = ()) -> JobRun:
+        """Start one more host; `prefix` comes before its command."""
         name = name if name is not None else f"host{len(self.runs)}"
         common = ("--etcd", self.etcd, "--job", JOB, "--workers", str(self.workers), "--agent", name)
         options = (*common, *self.options)
@@ -51,6 +51,7 @@ class Hosts:
             pipe=self.pipe,
             options=options,
             name=name,
+            prefix=prefix,
         )
         self.runs.append(self._stack.enter_context(run))
         return run
