@@ -132,6 +132,13 @@ def _add_job(parser: argparse.ArgumentParser, where: argparse._ActionsContainer)
     parser.add_argument("--lease", type=float, metavar="S", help="the agent's lease (default: as --detect)")
     parser.add_argument("--connect", type=float, metavar="S", help="for building a group (default: 2 x --detect)")
     parser.add_argument(
+        "--hang",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="others wait so long (and 10 steps) for a worker: it hangs, and is put out (default 30)",
+    )
+    parser.add_argument(
         "--kill-delay", type=float, default=10.0, metavar="S", help="from SIGTERM to SIGKILL (default 10)"
     )
     parser.add_argument(
@@ -226,6 +233,7 @@ def _job_config(arguments: argparse.Namespace) -> Config:
             connect=arguments.connect,
             join_window=arguments.join_window,
             kill_delay=arguments.kill_delay,
+            hang=arguments.hang,
         ),
         events=arguments.events,
         log_json=arguments.log_json,

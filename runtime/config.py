@@ -7,12 +7,14 @@ two that conflict.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.records import Axes, Spec
 from reknit.rendezvous.store.endpoints import TlsFiles
+
+SILENCE = 2.5  # seconds: a worker that is in one phase for longer than a second says so once a second
 
 EXIT_FAILED, EXIT_USAGE, EXIT_STATE_LOST = 1, 2, 3  # what `reknit run` and `reknit agent` end with; 0: finished
 
@@ -28,6 +30,9 @@ class Ladder:
     `detect`: how soon a silent loss must be noticed.  `lease`: an agent's lease.  `keepalive`: between renewals.
     `user_timeout`: a data-plane peer that acknowledges nothing.  `connect`: building a group.  `join_window`: for a
     burst of arrivals.  `report_grace`: for the loss behind a broken connection.  `kill_delay`: from SIGTERM to SIGKILL.
+    `hang`: others wait so long for a worker that does not wait itself, and it counts as hung (at least 10 steps).
+    `accuse_after`: a worker waits so long for a plan, and its agent asks whether the agents of the lost ones live.
+    `answer`: an agent that is asked has so long to say that it lives.
     """
 
     detect: float
@@ -38,6 +43,9 @@ class Ladder:
     join_window: float
     report_grace: float
     kill_delay: float
+    hang: float = 30.0
+    accuse_after: float = 0.1
+    answer: float = 0.35
 
     @classmethod
     def derive(
@@ -49,6 +57,9 @@ class Ladder:
         join_window: float = 0.5,
         report_grace: float = 0.05,
         kill_delay: float = 10.0,
+        hang: float = 30.0,
+        accuse_after: float = 0.1,
+        answer: float = 0.35,
     ) -> Ladder:
         """The ladder that follows from `detect`, with some steps set.  Raises ConfigError if it cannot hold."""
         lease = detect if lease is None else lease
@@ -61,13 +72,16 @@ class Ladder:
             join_window=join_window,
             report_grace=report_grace,
             kill_delay=kill_delay,
+            hang=hang,
+            accuse_after=accuse_after,
+            answer=answer,
         )
         ladder.check()
         return ladder
 
     def check(self) -> None:
         """Raise ConfigError naming the two times that conflict."""
-        for name in ("detect", "lease", "connect", "join_window", "report_grace", "kill_delay"):
+        for name in (step.name for step in fields(self)):
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0:
                 raise ConfigError(f"--{name.replace('_', '-')} must be a number of seconds from 0, not {value}")
@@ -85,6 +99,16 @@ class Ladder:
             (
                 self.join_window < self.lease,
                 f"--join-window {self.join_window:g} is not below --lease {self.lease:g}: members would vanish first",
+            ),
+            (
+                self.hang >= SILENCE,
+                f"--hang {self.hang:g} is below {SILENCE:g} s: a worker says once a second what it is at, so that "
+                "nothing is known of it sooner",
+            ),
+            (
+                self.accuse_after + self.answer < self.lease,
+                f"the {self.accuse_after + self.answer:g} s in which an agent is asked whether it lives (accuse_after "
+                f"and answer) are not below --lease {self.lease:g}: its lease would end first",
             ),
         )
         for holds, message in rules:

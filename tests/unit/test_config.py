@@ -28,6 +28,9 @@ def test_one_time_derives_the_others() -> None:
         ({"join_window": 9.0}, ["--join-window", "--lease"]),
         ({"detect": float("nan")}, ["--detect"]),
         ({"kill_delay": -1.0}, ["--kill-delay"]),
+        ({"hang": 1.0}, ["--hang", "2.5 s"]),
+        ({"hang": float("inf")}, ["--hang"]),
+        ({"lease": 2.0, "answer": 2.0}, ["answer", "--lease"]),
     ],
 )
 def test_a_ladder_that_cannot_hold_names_what_conflicts(settings: dict[str, float], both: list[str]) -> None:
