@@ -25,6 +25,7 @@ class WorkerSettings:
     keepalive_probes: int
     user_timeout: float
     events: bool  # whether anybody reads what each step consumed
+    hang: float = 30.0  # after this long, who lets others wait counts as hung
 
     @property
     def axes(self) -> Axes:
