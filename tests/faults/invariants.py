@@ -14,10 +14,16 @@ Event = dict[str, Any]
 Version = tuple[int, int]
 
 
-def check(events: Sequence[Event], samples_of: Callable[[int], Sequence[int]], up_to: int | None = None) -> None:
+def check(
+    events: Sequence[Event],
+    samples_of: Callable[[int], Sequence[int]],
+    up_to: int | None = None,
+    waits: float = 5.0,
+) -> None:
     """All that can be said of a running job.  `samples_of(step)`: what the attempt on top of `step` steps must use.
 
     `up_to`: the newest step whose samples to count, if the job goes on: of the very newest, not everything is told yet.
+    `waits`: seconds that may pass from a death to the next step (more than a few only while the store is away).
     """
     in_order = sorted(events, key=lambda event: event["t"])
     one_plan_a_generation(in_order)
@@ -26,7 +32,7 @@ def check(events: Sequence[Event], samples_of: Callable[[int], Sequence[int]], u
     one_state_a_step(in_order)
     every_sample_once(in_order, samples_of, up_to)
     never_back(in_order)
-    nobody_waits(in_order)
+    nobody_waits(in_order, waits)
 
 
 def one_plan_a_generation(events: Iterable[Event]) -> None:
@@ -138,7 +144,7 @@ def never_back(events: Iterable[Event]) -> None:
             last[pid] = event["step"]
 
 
-def nobody_waits(events: Sequence[Event], seconds: float = 5.0) -> None:
+def nobody_waits(events: Sequence[Event], seconds: float) -> None:
     """6, roughly: after a death the rest commits again within `seconds`; a blocked collective would wait for longer.
 
     On a quiet machine it takes a tenth of a second.  Only of deaths after which a step was committed at all.
