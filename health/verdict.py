@@ -1,0 +1,124 @@
+"""Who is alive, slow or hung: decided from what all placed workers are at, and for how long.
+
+Pure, and without any knowledge of where the observations come from.  A group of workers that waits shows no culprit by
+itself: whoever waits in a collective is a victim.  So only a worker is judged for which somebody waits, that does not
+wait itself, and that has not announced a long phase.  It is slow at first, and hung when the others have waited for so
+long as no step of theirs explains.  A worker of which nothing is observed is well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+ALIVE, SLOW, HUNG, DRAINING, GONE = "alive", "slow", "hung", "draining", "gone"
+WAITS, BUSY, LONG, SILENT = "waits", "busy", "long", "silent"
+SLOW_PART = 1 / 6  # of the limit
+NAMED = 3  # who waits is listed up to this many
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What a worker has been at for `seconds`: it WAITS for others, is BUSY, in a LONG phase, or SILENT.
+
+    `limit`: after how many seconds of waiting for somebody, by this worker's own steps, that one counts as hung.
+    """
+
+    kind: str
+    phase: str
+    seconds: float
+    limit: float
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One worker that has a place.  `doing` None: nothing that takes long.
+
+    `coordinate`: workers of the same coordinate hold the same state; `holds`: it has that state (a newcomer may not).
+    """
+
+    worker: str
+    coordinate: int
+    doing: Doing | None = None
+    holds: bool = True
+    draining: bool = False
+    gone: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a worker is and why, in one sentence.  `spared`: it would be hung if anybody could take its place."""
+
+    worker: str
+    state: str
+    reason: str
+    spared: bool = False
+
+
+def judge(observations: Sequence[Observation]) -> list[Verdict]:
+    """A verdict for each observation, in the same order.
+
+    Never all holders of a coordinate's state are hung: the last one is spared, as its state would go with it.
+    """
+    late = [o for o in observations if _lateness(o, observations) >= 1]
+    hung: set[str] = set()
+    for suspect in sorted(late, key=_patience):
+        if any(_relieves(other, suspect) for other in observations if other.worker not in hung):
+            hung.add(suspect.worker)
+    return [_verdict(o, observations, hung) for o in observations]
+
+
+def _verdict(observed: Observation, everybody: Sequence[Observation], hung: set[str]) -> Verdict:
+    if observed.gone:
+        return Verdict(observed.worker, GONE, f"{observed.worker} is gone")
+    lateness = _lateness(observed, everybody)
+    if observed.worker in hung:
+        return Verdict(observed.worker, HUNG, f"{observed.worker} hangs: {_sentence(observed, everybody)}")
+    if lateness >= 1:
+        alone = "; it is left, as nobody else holds the state of its coordinate"
+        sentence = f"{observed.worker} seems to hang: {_sentence(observed, everybody)}{alone}"
+        return Verdict(observed.worker, SLOW, sentence, spared=True)
+    if lateness >= SLOW_PART:
+        return Verdict(observed.worker, SLOW, f"{observed.worker} is slow: {_sentence(observed, everybody)}")
+    if observed.draining:
+        return Verdict(observed.worker, DRAINING, f"{observed.worker} is draining")
+    if observed.doing is not None and observed.doing.kind == LONG:
+        return Verdict(observed.worker, ALIVE, f"{observed.worker} has announced a long phase")
+    return Verdict(observed.worker, ALIVE, f"{observed.worker} is well")
+
+
+def _lateness(observed: Observation, everybody: Sequence[Observation]) -> float:
+    """How much of its limit the others have waited for it; 0 for one that is not judged."""
+    own, waiting = observed.doing, _waiting(observed, everybody)
+    if observed.gone or own is None or own.kind not in (BUSY, SILENT) or not waiting:
+        return 0.0
+    limit = max(own.limit, *(doing.limit for _, doing in waiting))
+    return max(doing.seconds for _, doing in waiting) / limit if limit > 0 else 1.0
+
+
+def _waiting(observed: Observation, everybody: Sequence[Observation]) -> list[tuple[str, Doing]]:
+    others = (o for o in everybody if o.worker != observed.worker and not o.gone)
+    return [(o.worker, o.doing) for o in others if o.doing is not None and o.doing.kind == WAITS]
+
+
+def _patience(observed: Observation) -> tuple[float, float, str]:
+    """Whom to put out first, so that the same one is named however much later one looks."""
+    assert observed.doing is not None
+    return observed.doing.limit, -observed.doing.seconds, observed.worker
+
+
+def _relieves(other: Observation, suspect: Observation) -> bool:
+    """Whether `other` keeps the state of the suspect's coordinate when the suspect is put out."""
+    same = other.worker != suspect.worker and other.coordinate == suspect.coordinate and not other.gone
+    return same and (other.holds or not suspect.holds)
+
+
+def _sentence(observed: Observation, everybody: Sequence[Observation]) -> str:
+    own, waiting = observed.doing, _waiting(observed, everybody)
+    assert own is not None
+    names = sorted(worker for worker, _ in waiting)
+    listed = ", ".join(names[:NAMED]) + f" and {len(names) - NAMED} more" * (len(names) > NAMED)
+    at = f"in {own.phase}" if own.kind == BUSY else f"silent ({own.phase})"
+    verb = "waits" if len(names) == 1 else "wait"
+    longest = max(doing.seconds for _, doing in waiting)
+    return f"{at} for {own.seconds:.0f} s, while {listed} {verb} (since {longest:.0f} s)"

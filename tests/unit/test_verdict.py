@@ -1,0 +1,166 @@
+"""Who hangs: the culprit and never those who wait for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reknit.health.verdict import (
+    ALIVE,
+    BUSY,
+    DRAINING,
+    GONE,
+    HUNG,
+    LONG,
+    SILENT,
+    SLOW,
+    WAITS,
+    Doing,
+    Observation,
+    Verdict,
+    judge,
+)
+from reknit.rendezvous import records
+
+
+def doing(kind: str, seconds: float, limit: float = 30.0, phase: str = "forward") -> Doing:
+    return Doing(kind, phase, seconds, limit)
+
+
+def one(worker: str, what: Doing | None = None, coordinate: int = 0, **more: bool) -> Observation:
+    return Observation(worker, coordinate, what, **more)
+
+
+def states(*observations: Observation) -> list[str]:
+    return [verdict.state for verdict in judge(observations)]
+
+
+def test_the_kinds_are_those_of_the_records() -> None:
+    assert (WAITS, BUSY, LONG, SILENT) == (records.WAITS, records.BUSY, records.LONG, records.SILENT)
+
+
+def test_the_culprit_is_named_and_not_the_one_that_waits_even_if_there_are_only_two() -> None:
+    waits, busy = one("a", doing(WAITS, 31, phase="reduce")), one("b", doing(BUSY, 33))
+    first, second = judge([waits, busy])
+    assert (first.state, second.state) == (ALIVE, HUNG)
+    assert second.reason == "b hangs: in forward for 33 s, while a waits (since 31 s)"
+
+
+@pytest.mark.parametrize(
+    ("waited", "state"), [(0.0, ALIVE), (4.9, ALIVE), (5.0, SLOW), (29.9, SLOW), (30.0, HUNG), (99.0, HUNG)]
+)
+def test_it_is_slow_from_a_sixth_of_the_limit_and_hung_from_the_limit(waited: float, state: str) -> None:
+    assert states(one("a", doing(WAITS, waited)), one("b", doing(SILENT, 200.0)))[1] == state
+
+
+def test_a_long_phase_is_announced_and_the_whole_job_may_be_busy() -> None:
+    assert states(one("a", doing(WAITS, 500)), one("b", doing(LONG, 500))) == [ALIVE, ALIVE]
+    assert states(one("a", doing(BUSY, 500)), one("b", doing(BUSY, 500)), one("c", doing(SILENT, 500))) == [ALIVE] * 3
+
+
+def test_the_largest_limit_counts() -> None:
+    """Also that of the one judged: it compiles, and says so by its limit."""
+    assert states(one("a", doing(WAITS, 100, 30)), one("b", doing(BUSY, 100, 300))) == [ALIVE, SLOW]
+    assert states(one("a", doing(WAITS, 100, 300)), one("b", doing(SILENT, 100, 30))) == [ALIVE, SLOW]
+    assert states(one("a", doing(WAITS, 301, 300)), one("b", doing(SILENT, 100, 30))) == [ALIVE, HUNG]
+
+
+def test_the_last_holder_of_a_coordinate_is_spared() -> None:
+    stage = [one("a0", doing(BUSY, 40), 0), one("a1", doing(WAITS, 40), 1)]
+    spared = judge(stage)[0]
+    assert (spared.state, spared.spared) == (SLOW, True)
+    assert "nobody else holds" in spared.reason
+    newcomer = one("b0", None, 0, holds=False)
+    assert states(*stage, newcomer)[0] == SLOW
+    assert states(*stage, replace(newcomer, holds=True))[0] == HUNG
+    # of two that hang together, one stays
+    both = Counter(states(*stage, one("b0", doing(SILENT, 45), 0)))
+    assert both == {HUNG: 1, SLOW: 1, ALIVE: 1}
+
+
+def test_a_newcomer_that_hangs_takes_no_state_along() -> None:
+    holder, newcomer = one("a", doing(WAITS, 40)), one("b", doing(SILENT, 40), holds=False)
+    assert states(holder, newcomer) == [ALIVE, HUNG]
+
+
+def test_the_gone_neither_wait_nor_relieve() -> None:
+    assert states(one("a", doing(WAITS, 40), gone=True), one("b", doing(BUSY, 40))) == [GONE, ALIVE]
+    waits, culprit = one("c", doing(WAITS, 40), 1), one("b", doing(BUSY, 40))
+    assert states(waits, culprit, one("a", gone=True)) == [ALIVE, SLOW, GONE]
+
+
+def test_who_drains_may_hang_too() -> None:
+    waits = one("a", doing(WAITS, 40))
+    assert states(waits, one("b", draining=True)) == [ALIVE, DRAINING]
+    assert states(waits, one("b", doing(SILENT, 40), draining=True)) == [ALIVE, HUNG]
+
+
+def test_many_who_wait_are_counted() -> None:
+    culprit = one("z", doing(SILENT, 33, phase="backward"))
+    verdict = judge([*(one(name, doing(WAITS, 31.4)) for name in "abcde"), culprit])[-1]
+    assert verdict.reason == "z hangs: silent (backward) for 33 s, while a, b, c and 2 more wait (since 31 s)"
+
+
+# ---------------------------------------------------------------- what holds for all observations
+
+times = st.floats(0, 1000)
+doings = st.builds(Doing, st.sampled_from([WAITS, BUSY, LONG, SILENT]), st.just("forward"), times, st.floats(0, 400))
+somebody = st.builds(
+    Observation,
+    st.just(""),
+    st.integers(0, 2),
+    st.none() | doings,
+    holds=st.booleans(),
+    draining=st.booleans(),
+    gone=st.booleans(),
+)
+jobs = st.lists(somebody, max_size=8).map(lambda job: [replace(o, worker=f"w{i}") for i, o in enumerate(job)])
+
+
+def judged(job: list[Observation]) -> dict[str, Verdict]:
+    return {verdict.worker: verdict for verdict in judge(job)}
+
+
+@given(jobs)
+def test_each_gets_one_verdict_and_only_who_does_not_wait_can_be_hung(job: list[Observation]) -> None:
+    verdicts = judge(job)
+    assert [v.worker for v in verdicts] == [o.worker for o in job]
+    for observed, verdict in zip(job, verdicts, strict=True):
+        if verdict.state in (SLOW, HUNG):
+            assert observed.doing is not None
+            assert observed.doing.kind in (BUSY, SILENT)
+            assert not observed.gone
+        assert verdict.worker in verdict.reason
+
+
+@given(jobs)
+def test_where_nobody_waits_nobody_is_slow_or_hung(job: list[Observation]) -> None:
+    calm = [o for o in job if o.doing is None or o.doing.kind != WAITS]
+    assert not {v.state for v in judge(calm)} & {SLOW, HUNG}
+
+
+@given(jobs)
+def test_no_coordinate_loses_its_last_worker_nor_its_last_holder(job: list[Observation]) -> None:
+    verdicts = judged(job)
+    for coordinate in range(3):
+        for among in (lambda o: True, lambda o: o.holds):
+            before = [o for o in job if o.coordinate == coordinate and not o.gone and among(o)]
+            after = [o for o in before if verdicts[o.worker].state != HUNG]
+            assert after or not before
+
+
+@given(jobs, times)
+def test_who_is_hung_is_hung_later_too(job: list[Observation], more: float) -> None:
+    def aged(o: Observation) -> Observation:
+        return o if o.doing is None else replace(o, doing=replace(o.doing, seconds=o.doing.seconds + more))
+
+    now, later = judged(job), judged([aged(o) for o in job])
+    for worker, verdict in now.items():
+        if verdict.state == HUNG:
+            assert later[worker].state == HUNG
+        if verdict.state == SLOW:
+            assert later[worker].state in (SLOW, HUNG)
