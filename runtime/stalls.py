@@ -1,0 +1,104 @@
+"""From the pulses of a worker to the stall in its record: which are written, and when one is taken back.
+
+A worker says once a second what it is at, if it has been at it for more than a second.  The record is shared by the
+whole job and lies in the store, so it tells only of what takes unusually long: from a sixth of the time after which
+somebody counts as hung.  Pure; time is passed in (monotonic seconds).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from reknit.rendezvous.codec import read_stall
+from reknit.rendezvous.records import BUSY, SILENT, Member, Stall
+from reknit.runtime.config import SILENCE
+
+WRITTEN_PART = 1 / 6  # of the limit
+COMPILATION = 10  # before its first step in this process a worker may take so many times longer
+SLACK = 2.0  # seconds: two stalls of one phase are the same if their beginnings differ by less
+
+
+@dataclass
+class Watch:
+    """What an agent knows of how one process gets on, beside its record.
+
+    `heard`: when it last said anything.  `written`: when the stall in its record was put there.  `limit`: the newest
+    that it said.  `stepped`: whether it has committed a step in this process.
+    """
+
+    heard: float
+    written: float = 0.0
+    limit: float = 0.0
+    stepped: bool = False
+
+
+def read_pulse(message: Mapping[str, Any], worker_id: str) -> Stall:
+    """What a worker says that it is at; RecordError if it does not fit."""
+    return read_stall(message, f"the pulse of {worker_id}")
+
+
+def after_pulse(member: Member, pulse: Stall, watch: Watch, now: float) -> Member:
+    """The record after a pulse; the same object if it tells as much already.  Notes in `watch` what was said."""
+    watch.limit = pulse.limit
+    if pulse.seconds < pulse.limit * WRITTEN_PART:
+        return moved_on(member)
+    if member.stall is not None and _same(member.stall, pulse, now - watch.written):
+        return member
+    watch.written = now
+    return replace(member, stall=pulse)
+
+
+def _same(written: Stall, pulse: Stall, age: float) -> bool:
+    going_on = replace(written, seconds=pulse.seconds) == pulse
+    return going_on and abs(written.seconds + age - pulse.seconds) < SLACK
+
+
+def after_event(member: Member, event: str, watch: Watch) -> Member:
+    """The record after the worker told of an event: who has committed a step has moved on."""
+    if event != "committed":
+        return member
+    watch.stepped = True
+    return moved_on(member)
+
+
+def after_words(member: Member, kind: str) -> Member:
+    """The record after a worker said anything: it is not silent, nor busy if it tells how it gets on."""
+    stall = member.stall
+    if stall is None or kind == "pulse":
+        return member
+    over = stall.kind == SILENT or kind in ("ready", "built", "finished") or (stall.kind == BUSY and kind == "left")
+    return moved_on(member) if over else member
+
+
+def moved_on(member: Member) -> Member:
+    """The record without a stall."""
+    return member if member.stall is None else replace(member, stall=None)
+
+
+def after_silence(member: Member, generation: int, watch: Watch, hang: float, stopped: bool, now: float) -> Member:
+    """The record of a worker that has a place: nothing was heard of it for long, so nobody knows what it is at.
+
+    `generation`: in which it has its place.  `stopped`: the kernel says that the process is stopped, so it compiles
+    nothing, whatever it was at.
+    """
+    seconds = now - watch.heard
+    if seconds < silence_after(hang) or (member.stall is not None and member.stall.kind == SILENT):
+        return member
+    phase = "its process is stopped" if stopped else "it says nothing any more"
+    usual = hang if stopped or watch.stepped else hang * COMPILATION
+    limit = max(usual, watch.limit if watch.stepped else 0.0)
+    step = member.committed.step if member.committed is not None else 0
+    watch.written = now
+    return replace(member, stall=Stall(generation, step, phase, SILENT, seconds, limit))
+
+
+def silence_after(hang: float) -> float:
+    """After how many seconds without a word a worker is silent."""
+    return max(hang * WRITTEN_PART, SILENCE)
+
+
+def is_stopped(stat: str) -> bool:
+    """Whether `/proc/<pid>/stat` speaks of a process that was stopped (by SIGSTOP, or a debugger)."""
+    return stat.rpartition(")")[2].split()[:1] in (["T"], ["t"])
