@@ -17,6 +17,7 @@ from reknit.rendezvous.errors import RecordError, ReknitError, StoreError
 from reknit.rendezvous.keys import check_name
 from reknit.rendezvous.records import Axes, Spec
 from reknit.rendezvous.store.endpoints import TlsFiles, parse_endpoints
+from reknit.runtime.chaos import command as chaos
 from reknit.runtime.config import (
     EXIT_FAILED,
     EXIT_USAGE,
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands.add_parser("run", help="run a training script on this host, alone or with others"))
     _add_agent(commands.add_parser("agent", help="the sidecar: a worker that somebody else starts comes to its socket"))
     _add_demo(commands.add_parser("demo", help="watch a pipeline-parallel GPT train while its workers are killed"))
+    _add_chaos(commands.add_parser("chaos", help="strike a running job again and again, and see how soon it recovers"))
     return parser
 
 
@@ -170,6 +172,12 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="chooses whom, when, and the data's order")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
     parser.set_defaults(run=_demo)
+
+
+def _add_chaos(parser: argparse.ArgumentParser) -> None:
+    chaos.add_arguments(parser)
+    _add_etcd_access(parser)
+    parser.set_defaults(run=_chaos)
 
 
 def run_config(arguments: argparse.Namespace) -> Config:
@@ -313,6 +321,10 @@ def _demo(arguments: argparse.Namespace) -> int:
 
     low, high = parse_replicas(arguments.replicas)
     return run(arguments.steps, low, high, arguments.pipe, arguments.kills, arguments.seed, arguments.json)
+
+
+def _chaos(arguments: argparse.Namespace) -> int:
+    return chaos.run(arguments, etcd_access(arguments))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,103 @@
+"""Whether a process of this host is what a job's records say: ours, and an agent or a worker of that very job.
+
+The records come from a store that others write to, and a process id outlives its process.  So nothing is struck that
+does not look the part by the kernel's own word.  `look` asks the kernel; the two judgements are pure.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+_VARIABLES = ("REKNIT_WORKER_ID", "REKNIT_SOCKET")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A living process: its owner, command line, the variables of ours that it was started with, and its ancestors.
+
+    `ancestors` begins with its parent.  `environment` is empty for a process of somebody else, and for a worker that
+    was forked rather than started.
+    """
+
+    pid: int
+    uid: int
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    ancestors: tuple[int, ...] = ()
+
+
+def look(pid: int) -> Seen | None:
+    """What the kernel says of a process; None if there is none, or if it has ended and waits to be reaped."""
+    folder = Path("/proc") / str(pid)
+    try:
+        state, _ = _state_and_parent(pid)
+        uid = folder.stat().st_uid
+        arguments = tuple(part.decode(errors="replace") for part in (folder / "cmdline").read_bytes().split(b"\0")[:-1])
+    except (OSError, ValueError):
+        return None
+    if state in "ZX":
+        return None
+    return Seen(pid, uid, arguments, _environment(folder), _ancestors(pid))
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    try:
+        parts = (folder / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return {}
+    pairs = (part.decode(errors="replace").partition("=") for part in parts)
+    return {name: value for name, _, value in pairs if name in _VARIABLES}
+
+
+def _ancestors(pid: int) -> tuple[int, ...]:
+    found: list[int] = []
+    while pid > 1 and len(found) < 100:
+        try:
+            _, pid = _state_and_parent(pid)
+        except (OSError, ValueError):
+            break
+        found.append(pid)
+    return tuple(found)
+
+
+def _state_and_parent(pid: int) -> tuple[str, int]:
+    """Behind the name, which may hold blanks and parentheses, come the state and the parent."""
+    state, parent, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return state, int(parent)
+
+
+def why_no_agent(seen: Seen | None, job: str, uid: int | None = None) -> str:
+    """Why this is no agent of the job that user `uid` (None: we) may strike; empty if it is one."""
+    if (why := _why_not_ours(seen, uid)) or seen is None:
+        return why
+    arguments = seen.arguments
+    runs = any(os.path.basename(word) == "reknit" or word == "reknit.runtime.cli" for word in arguments[:6])
+    named = f"--job={job}" in arguments or ("--job", job) in pairwise(arguments)
+    if not runs or not {"run", "agent"} & set(arguments) or not named:
+        return f"process {seen.pid} is no agent of job {job}: it runs {' '.join(arguments)[:80] or 'nothing'}"
+    return ""
+
+
+def why_no_worker(seen: Seen | None, worker_id: str, agent: int, uid: int | None = None) -> str:
+    """Why this is not the worker, kept by process `agent` (0: unknown), that `uid` may strike; empty if it is.
+
+    `reknit run` is an ancestor of its workers; a worker that came to a sidecar was started with its variables.
+    """
+    if (why := _why_not_ours(seen, uid)) or seen is None:
+        return why
+    named = seen.environment.get("REKNIT_WORKER_ID", f"worker-{seen.pid}")
+    if agent in seen.ancestors or ("REKNIT_SOCKET" in seen.environment and named == worker_id):
+        return ""
+    return f"process {seen.pid} is not {worker_id}: it runs {' '.join(seen.arguments)[:80] or 'nothing'}"
+
+
+def _why_not_ours(seen: Seen | None, uid: int | None) -> str:
+    if seen is None:
+        return "its process has ended"
+    if seen.uid != (os.getuid() if uid is None else uid):
+        return f"process {seen.pid} belongs to another user"
+    return ""
