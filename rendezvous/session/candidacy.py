@@ -31,19 +31,21 @@ from reknit.rendezvous.store.protocol import Compare, Delete, Entry, Lease, Put,
 logger = logging.getLogger(__name__)
 
 CONTENTION = (0.05, 0.15)  # seconds until a campaign is tried again, if the key is still absent as far as is known
+CALM = 1.0  # seconds after any trouble with the store in which every agent that lives is connected to it again
 
 
 @dataclass(frozen=True)
 class Timing:
     """Seconds: the lease's time to live, how soon to try again, and how long one operation may take.
 
-    `keepalive` None: a third of what the store grants.
+    `keepalive` None: a third of what the store grants.  `answer`: how long an accused agent has to answer.
     """
 
     ttl: float = 5.0
     keepalive: float | None = None
     retry: float = 0.2
     operation: float = 1.5
+    answer: float = 0.35
 
 
 class Candidacy:
@@ -67,6 +69,8 @@ class Candidacy:
         self._closing = False
         self._awake = False
         self._doubtful = False
+        self._refusal = ""
+        self._calm_at = 0.0
         self._leader: Entry | None = None
         self._leader_known = False
         self._campaign_at = 0.0
@@ -76,6 +80,12 @@ class Candidacy:
         self.revision = 0
         self.counters: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._run, name="candidacy", daemon=True)
+
+    def adopt(self, lease: Lease, asked: float) -> None:
+        """Begin with a lease that stands, which was renewed just now; `asked` (monotonic) is when.  Before `start`."""
+        self.lease, self.contact = lease, Contact(float(lease.ttl), asked)
+        self.counters["leases_adopted"] += 1
+        self._emit(LeaseGranted(lease.id, float(lease.ttl), False))
 
     def start(self) -> None:
         """Start the thread."""
@@ -99,9 +109,10 @@ class Candidacy:
         self._wake()
 
     def doubt(self) -> None:
-        """Something could not be written: find out by a renewal, now, whether the store answers."""
+        """Something could not be written in time: find out by a renewal, now, whether the store answers."""
         with self._condition:
             self._doubtful = True
+            self._calm_at = time.monotonic() + CALM
         self._wake()
 
     @property
@@ -115,6 +126,11 @@ class Candidacy:
         """Until when (monotonic) the lease surely stands; 0 without a lease."""
         with self._condition:
             return 0.0 if self.lease is None or self.contact is None else self.contact.deadline
+
+    def calms(self, now: float) -> float:
+        """From when on (monotonic) everybody who lives hears the store, after all trouble with it that is known."""
+        with self._condition:
+            return now + CALM if self.down_since is not None else self._calm_at
 
     def settles(self, now: float) -> float:
         """See `Contact.settles`."""
@@ -147,7 +163,7 @@ class Candidacy:
             except LeaseLost:
                 pass  # noted where it was raised; the next round grants a new one
             except StoreError as error:
-                logger.error("the store refuses this agent, will try again: %s", error)
+                self._complain(str(error))
             except Exception:
                 logger.exception("the session failed, will try again")
             with self._condition:
@@ -175,6 +191,7 @@ class Candidacy:
 
     def _grant(self, asked: float) -> None:
         lease = self._store.grant(self._timing.ttl, timeout=self._timing.operation)
+        self._refusal = ""
         now = time.monotonic()
         again = self.contact is not None
         with self._condition:
@@ -212,9 +229,17 @@ class Candidacy:
         logger.warning("the store does not answer: membership is frozen, training goes on (%s)", error)
         self._emit(StoreDown(since))
 
+    def _complain(self, refusal: str) -> None:
+        # a full etcd refuses leases and offices, several times a second, until somebody makes room: said once
+        level = logging.DEBUG if refusal == self._refusal else logging.ERROR
+        logger.log(level, "the store refuses this agent, will try again: %s", refusal)
+        self._refusal = refusal
+
     def _available(self, now: float) -> None:
         with self._condition:
             since, self.down_since, self._doubtful = self.down_since, None, False
+            if since is not None:
+                self._calm_at = now + CALM
         if since is not None:
             logger.warning("the store answers again after %.1f s", now - since)
             self._emit(StoreUp(now - since))
@@ -246,6 +271,7 @@ class Candidacy:
         self.counters["campaigns"] += 1
         try:
             won = self._transact([Compare.absent(self._key)], Put(self._key, self._agent_id.encode(), lease))
+            self._refusal = ""
         except LeaseLost:
             self.lose(lease)
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from reknit.rendezvous.accusation import Accusation
 from reknit.rendezvous.parts import Head, View
 from reknit.rendezvous.records import Name
 
@@ -30,6 +31,13 @@ class Assigned:
     worker_id: str
     incarnation: str
     coordinate: int
+
+
+@dataclass(frozen=True)
+class Accused:
+    """Somebody doubts that this agent lives.  The store has been answered; its members' records should say so, too."""
+
+    accusation: Accusation
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,7 @@ SessionEvent = (
     HeadSeen
     | ViewFetched
     | Assigned
+    | Accused
     | Elected
     | Deposed
     | LeaseGranted

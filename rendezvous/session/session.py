@@ -1,36 +1,37 @@
 """One agent's standing in the job: its lease, its members' records, its candidacy, and the news of plans.
 
-A shell that ties together `candidacy` (the lease and the election), `mirror` (the records) and `views` (the plan's
-parts).  Everything that the agent's loop calls returns at once (but `propose_spec`, `look_back`
-and `close`); what comes of it arrives through `emit`, as one of the events of `session.events`.
+A shell that ties together `opening` (what is settled before the start), `candidacy` (the lease and the election),
+`mirror` (the records), `views` (the plan's parts) and `accusations` (whether agents live).  Everything that the agent's
+loop calls returns at once, but `close` and what is for before `start`: `propose_spec`, `look_back`, `adopt` and
+`revoke_earlier`.  What comes of it arrives through `emit`, as one of the events of `session.events`.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from reknit.rendezvous.codec import decode_member, decode_spec, encode_member, encode_spec
-from reknit.rendezvous.earlier import earlier_generation
-from reknit.rendezvous.errors import ReknitError, StoreError, StoreUnavailable
+from reknit.rendezvous.accusation import AgentRecord, encode_agent
+from reknit.rendezvous.codec import encode_member
+from reknit.rendezvous.errors import StoreError
 from reknit.rendezvous.keys import Keys, decode_assignment
 from reknit.rendezvous.parts import Head, decode_head
 from reknit.rendezvous.records import Member, Name, Spec
 from reknit.rendezvous.rejected import Rejected
+from reknit.rendezvous.session.accusations import Accuser, Responder
 from reknit.rendezvous.session.candidacy import Candidacy, Timing
 from reknit.rendezvous.session.events import Assigned, HeadSeen, SessionEvent
 from reknit.rendezvous.session.mirror import Mirror
+from reknit.rendezvous.session.opening import Opening, SpecMismatchError
 from reknit.rendezvous.session.views import ViewFetcher
-from reknit.rendezvous.store.protocol import Compare, Entry, Event, Lease, Put, Snapshot, Store, WatchHandle
+from reknit.rendezvous.session.watches import Watches
+from reknit.rendezvous.store.protocol import Entry, Lease, Store
+
+__all__ = ["Session", "SessionState", "SpecMismatchError"]
 
 logger = logging.getLogger(__name__)
-
-
-class SpecMismatchError(ReknitError, ValueError):
-    """The job runs with other axes than were asked for."""
 
 
 @dataclass(frozen=True)
@@ -62,28 +63,53 @@ class Session:
     ) -> None:
         self._store, self._keys, self._emit = store, Keys(job), emit
         self._timing = timing or Timing()
+        self._agent_id = agent_id
         self._rejected = Rejected(logger)
         timeout, retry = self._timing.operation, self._timing.retry
-        self._candidacy = Candidacy(store, self._keys.leader, agent_id, self._timing, emit, self._use)
-        self._mirror = Mirror(store, self._candidacy.lose, self._candidacy.doubt, timeout=timeout, retry=retry)
+        self._opening = Opening(store, self._keys, agent_id, self._rejected, retry)
+        self._candidacy = candidacy = Candidacy(store, self._keys.leader, agent_id, self._timing, emit, self._use)
+        last = self._keys.agent(agent_id)
+        self._mirror = Mirror(store, candidacy.lose, candidacy.doubt, timeout=timeout, retry=retry, last=last)
         self._views = ViewFetcher(store, self._keys, emit, self._rejected, timeout=timeout, retry=retry)
+        self._responder = Responder(store, emit, self._rejected, timeout=timeout, retry=retry)
+        self._accuser = Accuser(
+            store,
+            self._keys,
+            agent_id,
+            lambda: candidacy.lease,
+            candidacy.calms,
+            candidacy.doubt,
+            answer=self._timing.answer,
+            timeout=timeout,
+            retry=retry,
+        )
         self._lock = threading.Lock()
-        self._closing = False
         self._generation = 0
         self._members: dict[str, Member] = {}
         self._given: dict[str, tuple[Name, int]] = {}
         self._told: dict[str, Name] = {}
-        self._watches: dict[str, WatchHandle | None] = {}
+        self._watches = Watches(store)
 
     # ---------------------------------------------------------------- what the agent calls
 
     def start(self) -> None:
         """Start the threads: lease, candidacy, watches.  Does not wait for the store."""
-        self._mirror.start()
-        self._views.start()
-        self._candidacy.start()
-        self._watch(self._keys.head, self._on_head)
-        self._watch(self._keys.leader, self._candidacy.see)
+        for part in (self._mirror, self._views, self._responder, self._accuser, self._candidacy):
+            part.start()
+        self._watches.follow(self._keys.accusation(self._agent_id), self._responder.see)
+        self._watches.follow(self._keys.head, self._on_head)
+        self._watches.follow(self._keys.leader, self._candidacy.see)
+        with self._lock:
+            members = list(self._members)
+        for worker_id in members:
+            self._watch_assignment(worker_id)
+
+    def set_agent(self, record: AgentRecord) -> None:
+        """Declare this agent's own record; under a new lease it is written after all its members' records.
+
+        So at any revision at which it stands, every member of this agent that has no record is gone.
+        """
+        self._mirror.declare(self._keys.agent(self._agent_id), encode_agent(record))
 
     def set_member(self, member: Member) -> None:
         """Declare a member's record; it is written under the lease, and again under every later lease."""
@@ -92,19 +118,38 @@ class Session:
             self._members[member.worker_id] = member
             self._mirror.declare(key, encode_member(member))
         self._tell(member.worker_id)
-        self._watch(
-            self._keys.assignment(member.worker_id),
-            lambda entry: self._on_assignment(member.worker_id, entry),
-        )
+        self._watch_assignment(member.worker_id)
+
+    def bury(self, worker_id: str) -> None:
+        """The worker has died: say so in its record, now, and again under every later lease.
+
+        Unlike a deletion this is told apart from a record that has not come back after an outage of the store.  It
+        stands until the next `set_member` or `remove_member`; a worker that has no record gets none.
+        """
+        with self._lock:
+            member = self._members.get(worker_id)
+            if member is None or member.dead:
+                return
+            self._members[worker_id] = dead = replace(member, dead=True, stall=None)
+            self._mirror.declare(self._keys.member(worker_id), encode_member(dead), urgent=True)
 
     def remove_member(self, worker_id: str) -> None:
-        """Delete a member's record now: the worker is gone."""
+        """Delete a member's record now: the worker has gone in order, or will not be missed."""
         with self._lock:
             self._mirror.withdraw(self._keys.member(worker_id))
             self._members.pop(worker_id, None)
             self._told.pop(worker_id, None)
         # What it was given stays known, as the same process may attach again; its assignments are watched on, as its
         # next incarnation would else wait for a new watch.
+
+    def accuse(self, agent: str, generation: int, reason: str) -> None:
+        """Ask whether `agent` lives, of whose workers a member lost sight in `generation`; `reason` is for people.
+
+        If it does not answer in time its accusation is marked as unanswered, on which the leader acts; if it is the
+        leader its lease is revoked.  Dropped when a newer plan comes.  While it is asked already, nothing is done; this
+        agent itself is never asked.
+        """
+        self._accuser.accuse(agent, generation, reason)
 
     def request_view(self, head: Head, name: Name, coordinate: int | None) -> None:
         """Fetch what `name` at `coordinate` (None: it has none) needs of the plan; answered by `ViewFetched`.
@@ -118,37 +163,50 @@ class Session:
 
         Raises SpecMismatchError if the job has other axes, StoreUnavailable after `timeout` seconds.
         """
-        deadline = time.monotonic() + timeout
-        while True:
-            try:
-                standing = self._propose_once(spec)
-            except StoreUnavailable:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(self._timing.retry)
-                continue
-            if standing is not None:
-                break
-        if standing.axes != spec.axes:
-            raise SpecMismatchError(
-                f"job {self._keys.job!r} runs with pipe {standing.axes.pipe} x model {standing.axes.model}, but this "
-                f"agent asks for pipe {spec.axes.pipe} x model {spec.axes.model}: start it with the job's axes, or "
-                "under another job id"
-            )
-        if standing != spec:
-            logger.info("the job has a spec already, which is used: %s", standing)
-        return standing
+        return self._opening.propose_spec(spec, timeout)
 
     def look_back(self, *, timeout: float = 10.0) -> int:
         """The newest generation of an earlier run of this job, 0 for none; call it before `start`, it waits.
 
         Raises StoreUnavailable after `timeout` seconds.
         """
-        found = self._store.list(self._keys.members, timeout=timeout).entries
-        entry = self._store.get(self._keys.head, timeout=timeout)
-        head = None if entry is None else self._rejected.read(entry, decode_head)
-        members = (self._rejected.read(found_entry, decode_member) for found_entry in found if found_entry.lease)
-        return earlier_generation(head, [member for member in members if member is not None])
+        return self._opening.look_back(timeout)
+
+    def adopt(self, host: str, *, timeout: float = 10.0) -> list[Member]:
+        """Go on with the lease of an earlier life of this agent on `host`; call it before `start`, it waits.
+
+        Returns the records that hang on that lease, those of the dead included: they count as declared, so they are
+        only written when they change.  With the lease comes the office, if the earlier life led.  Returns nothing if
+        that lease has ended, or is another host's; then the session begins with a new one.  It is the caller's to know
+        that the earlier life is over.  Raises StoreUnavailable after `timeout` seconds.
+        """
+        legacy = self._opening.legacy(host, timeout)
+        if legacy is None:
+            return []
+        logger.info(
+            "going on with lease %x of this agent's earlier life, %d members", legacy.lease.id, len(legacy.members)
+        )
+        self._members.update({member.worker_id: member for member in legacy.members})
+        self._mirror.adopt(legacy.lease, legacy.values)
+        self._candidacy.adopt(legacy.lease, legacy.asked)
+        return list(legacy.members)
+
+    def revoke_earlier(self, host: str, *, timeout: float = 10.0) -> bool:
+        """End the lease of an earlier life of this agent on `host`, and all that hangs on it; return if there was one.
+
+        For an agent whose earlier workers are nobody's any more.  Call it before `start`, it waits.  Raises
+        StoreUnavailable after `timeout` seconds.
+        """
+        lease = self._opening.earlier_lease(host, timeout)
+        if lease is not None:
+            logger.info("ending lease %x of this agent's earlier life", lease.id)
+            self._store.revoke(lease, timeout=timeout)
+        return lease is not None
+
+    @property
+    def leader(self) -> str | None:
+        """The agent that leads, as far as is known."""
+        return self._candidacy.leader
 
     @property
     def lease_deadline(self) -> float:
@@ -193,13 +251,8 @@ class Session:
 
         Close a `Leader` first.  Without `revoke` the records stand until the lease ends by itself.
         """
-        with self._lock:
-            self._closing = True
-            watches = [watch for watch in self._watches.values() if watch is not None]
-            self._watches.clear()
-        for watch in watches:
-            watch.close()
-        parts = (self._views, self._mirror, self._candidacy)
+        self._watches.close()
+        parts = (self._accuser, self._responder, self._views, self._mirror, self._candidacy)
         for part in parts:
             part.stop()
         for part in parts:
@@ -211,27 +264,10 @@ class Session:
             except StoreError as error:
                 logger.warning("the lease was not revoked and will run out by itself: %s", error)
 
-    # ---------------------------------------------------------------- watches (their threads)
+    # ---------------------------------------------------------------- what the watches tell (their threads)
 
-    def _watch(self, key: str, changed: Callable[[Entry | None], None]) -> None:
-        """Follow one exact key, unless it is followed already; `changed` gets its newest state."""
-        with self._lock:
-            if key in self._watches or self._closing:
-                return
-            self._watches[key] = None
-
-        def on_reset(snapshot: Snapshot) -> None:
-            changed(snapshot.entries[0] if snapshot.entries else None)
-
-        def on_events(events: Sequence[Event]) -> None:
-            changed(events[-1].entry)
-
-        handle = self._store.watch(key, on_reset, on_events)
-        with self._lock:
-            if key in self._watches and not self._closing:
-                self._watches[key] = handle
-                return
-        handle.close()
+    def _watch_assignment(self, worker_id: str) -> None:
+        self._watches.follow(self._keys.assignment(worker_id), lambda entry: self._on_assignment(worker_id, entry))
 
     def _on_head(self, entry: Entry | None) -> None:
         head = None if entry is None else self._rejected.read(entry, decode_head)
@@ -242,6 +278,7 @@ class Session:
             self._generation = max(newest, head.generation)
         if head.generation > newest:
             self._views.newest(head.generation)
+            self._accuser.newest(head.generation)
             self._emit(HeadSeen(head))
         elif head.generation < newest:
             logger.warning("ignoring generation %d: generation %d has been seen", head.generation, newest)
@@ -264,13 +301,3 @@ class Session:
 
     def _use(self, lease: Lease) -> None:
         self._mirror.use(lease)
-
-    def _propose_once(self, spec: Spec) -> Spec | None:
-        """The spec that stands, or None if it has to be looked at again."""
-        key = self._keys.spec
-        entry = self._store.get(key)
-        standing = None if entry is None else self._rejected.read(entry, decode_spec)
-        if standing is None:
-            guard = Compare.absent(key) if entry is None else Compare.mod_revision(key, entry.mod_revision)
-            self._store.transaction([guard], [Put(key, encode_spec(spec))])
-        return standing
