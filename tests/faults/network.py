@@ -188,16 +188,25 @@ class Network:
 
 
 class NetworkedHosts(Hosts):
-    """Several agents, each on a machine of its own in the network; the hosts have the machines' names."""
+    """Several agents, each on a machine of its own in the network; the hosts have the machines' names.
+
+    Hosts in `left_out` are not waited for: they run, but take no part at present.
+    """
 
     def __init__(self, network: Network, folder: Path, etcd: str, **options: Any) -> None:
         super().__init__(folder, etcd, **options)
         self.network = network
+        self.left_out: set[JobRun] = set()
 
     def add(self, name: str | None = None, prefix: Sequence[str] = ()) -> JobRun:
         """Start one more host on a new machine."""
         name = name if name is not None else f"host{len(self.runs)}"
         return super().add(name, [*prefix, *self.network.add(name).enter])
+
+    @property
+    def living(self) -> list[JobRun]:
+        """The hosts that take part."""
+        return [run for run in super().living if run not in self.left_out]
 
 
 @contextmanager
