@@ -1,4 +1,4 @@
-"""Kills a worker at a chosen point of a step: from the inside, since no signal from outside hits a phase reliably.
+"""Kills or stops a worker at a chosen point of a step: from inside, as no signal from outside hits a phase reliably.
 
 The test's side arms a fault by a file in a folder; the worker's side, in a training script, looks there at every point
 that it passes.  Whoever strikes removes the file first, so each fault strikes once, whatever incarnation it hits.
@@ -21,22 +21,23 @@ from reknit.runtime import injection
 from reknit.runtime.recovery import healing
 
 # In the order of a step.  `half voted`: the data group has voted, the replica has not.  `optimizer`: the parameters are
-# stepped, the version isn't taken yet.  `committed`: it is taken, and nobody has been told.  The last two are of a
-# reinit: a healing's source or receiver dies in the middle of the transfer.
-PHASES = ("forward", "backward", "reduce", "vote", "half voted", "voted", "optimizer", "committed", "heal", "be healed")
+# stepped, the version isn't taken yet.  `committed`: it is taken, and nobody has been told.
+PHASES = ("forward", "backward", "reduce", "vote", "half voted", "voted", "optimizer", "committed")
+# In the order of a reinit.  The middle two: a healing's source or receiver, in the middle of the transfer.
+OF_A_REINIT = ("connect", "compare", "heal", "be healed", "ready")
 ANY = "any"
 
 
-def fail_at(folder: Path, worker: str, step: int, phase: str) -> Path:
-    """Arm a fault: `worker` SIGKILLs itself when it is first at `phase` of an attempt on top of `step` or more steps.
+def fail_at(folder: Path, worker: str, step: int, phase: str, number: int = signal.SIGKILL) -> Path:
+    """Arm a fault: `worker` sends itself a signal when first at `phase` of an attempt on top of `step` or more steps.
 
     `worker` may be ANY: whoever gets there first.  Returns the file that is there until the fault has struck.
     """
-    if phase not in PHASES:
-        raise ValueError(f"there is no phase {phase!r}; the phases are {', '.join(PHASES)}")
+    if phase not in PHASES + OF_A_REINIT:
+        raise ValueError(f"there is no phase {phase!r}; the phases are {', '.join(PHASES + OF_A_REINIT)}")
     path = folder / f"{worker}.{step}.{phase}.fault"
     new = path.with_suffix(".new")
-    new.write_text(json.dumps({"worker": worker, "step": step, "phase": phase}))
+    new.write_text(json.dumps({"worker": worker, "step": step, "phase": phase, "signal": int(number)}))
     new.rename(path)
     return path
 
@@ -57,13 +58,13 @@ class Injector:
         self._hook_transfers()
 
     def reach(self, phase: str, step: int) -> None:
-        """This worker is at `phase`: die, if that was asked for."""
+        """This worker is at `phase`: die or stop, if that was asked for."""
         for path in self._folder.glob("*.fault"):
             with suppress(FileNotFoundError):  # somebody else has struck
                 fault = json.loads(path.read_text())
                 if fault["worker"] in (self._worker, ANY) and fault["phase"] == phase and step >= fault["step"]:
                     path.unlink()
-                    os.kill(os.getpid(), signal.SIGKILL)
+                    os.kill(os.getpid(), fault["signal"])
 
     def _on_point(self, phase: str, step: int) -> None:
         if phase not in ("heal", "be healed"):  # these strike later, in the middle of the transfer

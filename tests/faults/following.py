@@ -27,21 +27,21 @@ class Orders:
         parser.add_argument("--orders", type=Path, required=True, metavar="FOLDER")
         parser.add_argument("--step-ms", type=float, default=10)
         arguments = parser.parse_args()
-        self._folder, self._pause = arguments.orders, arguments.step_ms / 1000
+        self.folder, self._pause = arguments.orders, arguments.step_ms / 1000
         torch.set_num_threads(1)
         faulthandler.register(signal.SIGUSR1)  # the test asks for it when it has waited in vain
-        while (self._folder / HOLD).exists():
+        while (self.folder / HOLD).exists():
             time.sleep(0.005)
 
     def obey(self, job: Job, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Put the faults in."""
         worker = os.environ["REKNIT_WORKER_ID"]
-        Injector(self._folder, worker, lambda: job.state.step).install(model, optimizer)
+        Injector(self.folder, worker, lambda: job.state.step).install(model, optimizer)
 
     def first(self, what: str) -> bool:
         """Whether this process is the first one of the job that asks this."""
         try:
-            (self._folder / what).touch(exist_ok=False)
+            (self.folder / what).touch(exist_ok=False)
         except FileExistsError:
             return False
         return True
@@ -50,6 +50,6 @@ class Orders:
         """Whether to make another step: until the test has said how many, for ever."""
         time.sleep(self._pause)
         try:
-            return step < int((self._folder / STOP).read_text())
+            return step < int((self.folder / STOP).read_text())
         except FileNotFoundError:
             return True

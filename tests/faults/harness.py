@@ -111,6 +111,11 @@ class JobRun:
         assert self._process is not None
         return self._process.poll()
 
+    def reap(self) -> None:
+        """Wait for the end of an agent that was killed."""
+        assert self._process is not None
+        self._process.wait(timeout=10.0)
+
     def wait_end(self, timeout: float = 30.0) -> int:
         """Wait until the agent has ended and nothing that it started is left; return its exit code."""
         self.wait(lambda: self.returncode() is not None, timeout, "the agent's end", ending=True)
@@ -238,10 +243,10 @@ class JobRun:
         _kill(pid, number)
         return pid
 
-    def fail_at(self, worker: str, phase: str, step: int | None = None) -> Path:
-        """Let `worker` kill itself when it is first at `phase` of `step` (by default: soon) or a later one."""
+    def fail_at(self, worker: str, phase: str, step: int | None = None, number: int = signal.SIGKILL) -> Path:
+        """Let `worker` send itself a signal when it is first at `phase` of `step` (by default: soon) or a later one."""
         self.poll()
-        return fail_at(self.orders, worker, self.step + 2 if step is None else step, phase)
+        return fail_at(self.orders, worker, self.step + 2 if step is None else step, phase, number)
 
     @contextmanager
     def hold(self) -> Iterator[None]:

@@ -70,7 +70,9 @@ class Hosts:
     @property
     def leader(self) -> JobRun:
         """The host whose agent leads: the last one that said so, of those that live."""
-        led = [run for run in self.living if run.output().rfind("leads the job") > run.output().rfind("no longer leads")]
+        led = [
+            run for run in self.living if run.output().rfind("leads the job") > run.output().rfind("no longer leads")
+        ]
         assert led, "nobody leads"
         return led[-1]
 
@@ -143,6 +145,8 @@ class Hosts:
         for pid in doomed:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        for run in runs:
+            run.reap()
         return at
 
 
