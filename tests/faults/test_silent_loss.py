@@ -1,0 +1,77 @@
+"""A host's link goes down: nobody is told, packets just vanish.  Default settings.
+
+The others find out by the silence and train on; the host itself stops, says why, and comes back as new.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.faults.harness import START_SECONDS, JobRun
+from tests.faults.network import NetworkedHosts, networked
+
+REPLICAS, WORKERS = 3, 2
+DETECT, LEASE = 5.0, 5.0  # the defaults
+IN_FLIGHT = 0.5  # a step whose vote had arrived when the link went
+
+Recorder = Callable[[str, object], None]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetworkedHosts]:
+    folder: Path = tmp_path_factory.mktemp("silent")
+    with networked(folder, REPLICAS) as hosts:
+        hosts.wait_strength(REPLICAS, timeout=START_SECONDS)
+        yield hosts
+
+
+@pytest.fixture
+def hosts(running: NetworkedHosts) -> NetworkedHosts:
+    """Three hosts at full strength: one job for all tests here."""
+    newest = max(running.of("plan"), key=lambda event: event["generation"])
+    assert newest["replicas"] == REPLICAS, "the test before this one has left the job in a bad state"
+    return running
+
+
+def lose_and_regain(hosts: NetworkedHosts, lost: JobRun) -> float:
+    """The link of one host goes, and comes back when that host has noticed; return the gap."""
+    before = {run: run.pids() for run in hosts.runs}
+    said = len(lost.output())
+    hosts.network.unplug(lost.name)
+    hosts.left_out = {lost}
+    at = time.monotonic()
+    gap = hosts.gap(at)
+    hosts.wait_strength(REPLICAS - 1, at)
+    assert all(run.pids() == before[run] for run in hosts.living), "a survivor was restarted"
+    reasons = [plan["reason"] for plan in hosts.generations(at).values()]
+    assert any(worker in reason for worker in before[lost] for reason in reasons), reasons
+
+    hosts.wait(lambda: "cut off" in lost.output()[said:], LEASE + 3.0, f"{lost.name} to say that it is cut off")
+    assert not [e for e in lost.of("committed") if e["t"] > at + IN_FLIGHT], "the host that was cut off trained on"
+    assert not [e for e in lost.of("plan") if e["t"] > at], "the host that was cut off heard or made a plan"
+
+    back = time.monotonic()
+    hosts.network.plug(lost.name)
+    hosts.left_out = set()
+    hosts.check(hosts.wait_strength(REPLICAS, back))
+    after = {run: run.pids() for run in hosts.runs}
+    assert all(after[lost][worker] != pid for worker, pid in before[lost].items()), "a worker rejoined as the old one"
+    assert all(after[run] == before[run] for run in hosts.runs if run is not lost)
+    assert len(hosts.generations(at)) <= 5
+    return gap
+
+
+def test_a_hosts_link_goes_down(hosts: NetworkedHosts, record_property: Recorder) -> None:
+    leader = hosts.leader
+    gap = lose_and_regain(hosts, next(run for run in hosts.runs if run is not leader))
+    record_property("gap", gap)
+    assert gap <= DETECT + 1
+
+
+def test_the_leaders_link_goes_down(hosts: NetworkedHosts, record_property: Recorder) -> None:
+    gap = lose_and_regain(hosts, hosts.leader)
+    record_property("gap", gap)
+    assert gap <= DETECT + 1
