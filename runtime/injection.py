@@ -1,4 +1,4 @@
-"""Named points of a step at which a test may kill or stop its own process.  Outside of tests nothing ever happens here."""
+"""Named points of a step and of a reinit, for tests that let a process die or stop there.  Else nothing happens."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def install(handler: Callable[[str, int], None] | None) -> None:
     """Call `handler(phase, step)` whenever a point is reached.
 
     In an attempt: reduce, vote, half voted (in the data group, not yet in the replica), voted, committed.  In a reinit:
-    connect (nothing is built yet), compare (all groups are), heal, be healed, ready (at the decided version, and told the
-    agent so, before the last round).
+    connect (nothing is built yet), compare (all groups are), heal, be healed, ready (at the decided version, before the
+    last round).
     """
     global _handler
     _handler = handler

@@ -76,11 +76,13 @@ class Communicator(Collectives):
         keepalive: KeepAlive | None = None,
         operation_timeout_s: float = OPERATION_TIMEOUT_S,
         name: str | None = None,
+        host: int | None = None,
     ) -> Communicator:
-        """Build the group together with the other `size - 1` ranks; opens sockets and starts threads, unless size is 1.
+        """Build the group together with the other `size - 1` ranks; opens sockets and threads, unless size is 1.
 
-        `address` is that of a `MeetingPoint` which one of the members serves.  `prefix` names this group and no other,
-        ever (it carries the generation); `hostname` is a numeric address of this machine that the others reach.
+        `address` is that of a `MeetingPoint`, `host` the rank that serves it (None: it is nobody's).  `prefix` names
+        this group and no other, ever (it carries the generation); `hostname` is a numeric address of this machine that
+        the others reach.
         Interrupted, with everything given back: when not all have come after `timeout_s` seconds, within milliseconds
         of `cancelled.is_set()`, or when a member leaves meanwhile.
         """
@@ -90,7 +92,7 @@ class Communicator(Collectives):
         if size == 1:
             return cls(None, name=name, rank=rank, size=size)
         spec = GroupSpec(
-            address, prefix, rank, size, hostname, timeout_s, operation_timeout_s, keepalive or KeepAlive()
+            address, prefix, rank, size, hostname, timeout_s, operation_timeout_s, keepalive or KeepAlive(), host
         )
         try:
             group = GlooBuild(spec).wait(cancelled)
@@ -102,6 +104,7 @@ class Communicator(Collectives):
                 group=name,
                 rank=rank,
                 peers=peers,
+                absent=error.absent,
             ) from error.__cause__
         return cls(group, name=name, rank=rank, size=size)
 

@@ -9,6 +9,7 @@ is handed others in their stead, which are closed at once).
 from __future__ import annotations
 
 import datetime
+import errno
 import socket
 import struct
 import threading
@@ -21,6 +22,7 @@ from torch._C._distributed_c10d import Store
 
 from reknit.runtime.communicator.gloo_group import GlooGroup, packed, unpacked
 from reknit.runtime.communicator.meeting import MeetingClient, MemberLeft
+from reknit.runtime.communicator.probe import Probes
 from reknit.runtime.communicator.sockets import (
     Address,
     KeepAlive,
@@ -32,6 +34,7 @@ from reknit.runtime.communicator.sockets import (
 CANCELLATION_POLL_S = 0.004
 ADDRESS_KEY = "address/"
 DEVICE_ATTEMPTS = 20
+NO_WAY = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ETIMEDOUT)
 _device_lock = threading.Lock()
 
 
@@ -44,16 +47,24 @@ class Cancellation(Protocol):
 
 
 class BuildFailed(Exception):
-    """A group could not be built; `__cause__` says why, `peer` names the rank that left meanwhile, if one did."""
+    """A group could not be built; `__cause__` says why.
 
-    def __init__(self, message: str, peer: int | None = None) -> None:
+    `peer` names the rank that left meanwhile, if one did; `absent` those that were waited for in vain.
+    """
+
+    def __init__(self, message: str, peer: int | None = None, absent: tuple[int, ...] = ()) -> None:
         super().__init__(message)
         self.peer = peer
+        self.absent = absent
 
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """Who meets where, as whom.  `meeting` is a `MeetingPoint`'s address, `hostname` a numeric one of this machine."""
+    """Who meets where, as whom.
+
+    `meeting` is a `MeetingPoint`'s address, `host` the rank whose it is (None: it is no member's), `hostname` a numeric
+    address of this machine.
+    """
 
     meeting: Address
     prefix: str
@@ -63,6 +74,7 @@ class GroupSpec:
     timeout_s: float
     operation_timeout_s: float
     keepalive: KeepAlive
+    host: int | None = None
 
 
 class GlooBuild:
@@ -76,6 +88,8 @@ class GlooBuild:
         self._ended = threading.Event()
         self._abandoned = False
         self._listening: Address | None = None
+        self._store: _GlooStore | None = None
+        self._probes: Probes | None = None
         self._group: GlooGroup | None = None
         self._error: BaseException | None = None
         # Not a daemon: the interpreter must not end under a thread that is inside gloo.
@@ -85,29 +99,71 @@ class GlooBuild:
     def wait(self, cancelled: Cancellation | None) -> GlooGroup:
         """The group, or BuildFailed: when the build failed, at the deadline, or soon after `cancelled` is set."""
         try:
-            while not self._ended.wait(CANCELLATION_POLL_S if cancelled is not None else self._remaining_s()):
+            while not self._ended.wait(CANCELLATION_POLL_S):
                 if cancelled is not None and cancelled.is_set():
-                    raise BuildFailed("it was told to give up")
-                if self._remaining_s() <= 0:
-                    raise BuildFailed(f"not everybody came within {self._spec.timeout_s:g} s")
+                    raise BuildFailed("it was told to give up", absent=self._absent())
+                if self._waited_s() >= self._spec.timeout_s:
+                    raise self._in_vain()
+                self._look_around()
+            if self._group is None:
+                raise self._reason(self._error) from self._error
+            return self._group
         except BaseException:
             self._abandon()
             raise
-        if self._group is None:
-            raise self._reason() from self._error
-        return self._group
+        finally:
+            if self._probes is not None:
+                self._probes.close()
 
-    def _remaining_s(self) -> float:
-        return max(0.0, self._deadline - time.monotonic())
+    def _waited_s(self) -> float:
+        return time.monotonic() - self._deadline + self._spec.timeout_s
 
-    def _reason(self) -> BuildFailed:
-        error = self._error
+    def _look_around(self) -> None:
+        """While gloo connects, which hears of nobody's end: are all still at the meeting, and can they be reached?"""
+        store = self._store
+        if store is None or not store.complete:
+            return
+        try:
+            self._client.look()
+        except (OSError, ValueError) as error:
+            raise self._reason(error) from error
+        if self._probes is None and self._waited_s() > self._spec.timeout_s / 2:
+            others = {rank: address for rank, address in enumerate(store.addresses()) if rank != self._spec.rank}
+            self._probes = Probes(others)
+
+    def _reason(self, error: BaseException | None) -> BuildFailed:
+        host = self._spec.host
         if isinstance(error, MemberLeft):
-            rank = error.key.rpartition("/")[2]
-            return BuildFailed("a member left while it was being built", int(rank) if rank.isdigit() else None)
-        if isinstance(error, TimeoutError):
-            return BuildFailed(f"not everybody came within {self._spec.timeout_s:g} s")
+            rank = _rank_of(error.key)
+            return BuildFailed("a member left while it was being built", rank, absent=self._absent())
+        if isinstance(error, TimeoutError) and error.errno is None:
+            return self._in_vain()
+        if isinstance(error, ConnectionError):  # the host's process is no more, though its machine answers
+            return BuildFailed(f"{type(error).__name__}: {error}", host)
+        if isinstance(error, OSError) and error.errno in NO_WAY and host is not None:
+            return BuildFailed(f"{type(error).__name__}: {error}", absent=(host,))
         return BuildFailed(f"{type(error).__name__}: {error}")
+
+    def _in_vain(self) -> BuildFailed:
+        absent = self._absent()
+        who = f": rank {', '.join(map(str, absent))} did not" if absent else ""
+        return BuildFailed(f"not everybody came within {self._spec.timeout_s:g} s{who}", absent=absent)
+
+    def _absent(self) -> tuple[int, ...]:
+        """Whom this build has waited for in vain, as far as that can be said without waiting any more.
+
+        Nobody before half of the time has passed: who is a little later than others is not absent.
+        """
+        timeout, host = self._spec.timeout_s, self._spec.host
+        if self._waited_s() < timeout / 2:
+            return ()
+        if self._store is not None and self._store.complete:
+            found = self._probes.unanswered() if self._probes is not None else set()
+        elif self._client.unanswered_s > timeout / 4:
+            found = {host} if host is not None else set()
+        else:
+            found = {rank for key in self._client.missing if (rank := _rank_of(key)) is not None}
+        return tuple(sorted(found - {self._spec.rank}))
 
     def _abandon(self) -> None:
         with self._lock:
@@ -115,6 +171,7 @@ class GlooBuild:
             group, self._group = self._group, None
         if group is not None:
             group.close()
+        if self._ended.is_set():
             return
         self._client.shut()
         if self._listening is not None:
@@ -144,10 +201,12 @@ class GlooBuild:
         options._devices = [device]
         addresses = [f"{ADDRESS_KEY}{rank}" for rank in range(spec.size)]
         store = _GlooStore(self._client, spec.size, addresses)
+        self._store = store
         store.set(addresses[spec.rank], packed(self._listening))
         backend = dist.ProcessGroupGloo(store, spec.rank, spec.size, options)
+        self._client.let_go()
         backend.set_timeout(datetime.timedelta(seconds=spec.operation_timeout_s))
-        listening = [unpacked(store.get(key)) for key in addresses]
+        listening = store.addresses()
         others = {address for address in listening if address != self._listening}
         connections = duplicate_connections(lambda local, peer: local == self._listening or peer in others)
         for connection in connections:
@@ -168,6 +227,15 @@ class _GlooStore(Store):
         self._size = size
         self._together = together
         self._known: dict[str, bytes] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether all members have come and told their addresses: from then on nothing is asked for any more."""
+        return all(key in self._known for key in self._together)
+
+    def addresses(self) -> list[Address]:
+        """Where the members listen, by rank."""
+        return [unpacked(self.get(key)) for key in self._together]
 
     def set(self, key: str, value: bytes | str) -> None:
         """Announce a value to the other members."""
@@ -193,6 +261,11 @@ class _GlooStore(Store):
         """A key's value, waited for if it is not there yet."""
         self.wait([key])
         return self._known[key]
+
+
+def _rank_of(key: str) -> int | None:
+    rank = key.rpartition("/")[2]
+    return int(rank) if rank.isdigit() else None
 
 
 def _listening_device(hostname: str) -> tuple[dist.ProcessGroupGloo.Device, Address]:

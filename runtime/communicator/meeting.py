@@ -7,8 +7,9 @@ thread stands still meanwhile, and the answer is only ever printed.  A dead port
 it was given, its socket cannot be had to end a blocked wait, and its keys stay for ever.
 
 So this is a small server of our own.  One JSON object a line.  A key belongs to the connection that set it and goes
-when that goes; a wait for keys of which one has gone is answered at once with its name.  Nothing is trusted: a line
-that is not understood, or too long, closes its connection and harms nobody else.
+when that goes; who waits for it, or has got it, is told its name at once.  Who waits asks now and then which keys are
+still missing, so that he knows for whom he waited when he gives up, and that the host of the meeting is there at all.
+Nothing is trusted: a line that is not understood, or too long, closes its connection and harms nobody else.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import select
 import selectors
 import socket
 import threading
@@ -27,6 +29,8 @@ from reknit.runtime.communicator.sockets import Address, KeepAlive, plain_addres
 LINE_LIMIT_BYTES = 1 << 20
 KEYS_LIMIT = 4096
 KEYS_LIMIT_PER_CONNECTION = 64
+NAMED_LIMIT = 128  # missing keys that one answer names
+ASK_EVERY_S = 1.0
 
 
 class MemberLeft(ConnectionError):
@@ -39,13 +43,14 @@ class MemberLeft(ConnectionError):
 
 @dataclass(eq=False)
 class _Guest:
-    """One connection at the server."""
+    """One connection at the server.  `company`: the keys that it asked for and whose end it wants to hear of."""
 
     connection: socket.socket
     received: bytearray = field(default_factory=bytearray)
     unsent: bytearray = field(default_factory=bytearray)
     keys: set[str] = field(default_factory=set)
     waiting_for: list[str] | None = None
+    company: frozenset[str] = frozenset()
     missing: set[str] = field(default_factory=set)
 
 
@@ -147,7 +152,14 @@ class MeetingPoint:
             return self._set(guest, key, value)
         if isinstance(keys, list) and 0 < len(keys) <= KEYS_LIMIT and all(isinstance(one, str) for one in keys):
             guest.waiting_for, guest.missing = keys, {one for one in keys if one not in self._values}
+            guest.company = frozenset(keys)
             self._answer_if_complete(guest)
+            return True
+        if request.get("enough") is True:
+            guest.company = frozenset()
+            return True
+        if request.get("who") is True:
+            self._send(guest, {"missing": sorted(guest.missing)[:NAMED_LIMIT]})
             return True
         return False
 
@@ -195,14 +207,14 @@ class MeetingPoint:
         if self._closing:
             return
         for other in list(self._guests):
-            lost = guest.keys.intersection(other.waiting_for or ())
+            lost = guest.keys & other.company
             if lost:
-                other.waiting_for, other.missing = None, set()
+                other.waiting_for, other.missing, other.company = None, set(), frozenset()
                 self._send(other, {"left": min(lost)})
 
 
 class MeetingClient:
-    """One member's connection to a meeting point.  Used by one thread; only `shut` may be called from others.
+    """One member's connection to a meeting point.  Used by one thread; of others only what says so may be called.
 
     `prefix` sets this meeting apart from all others at the same point; every member of it gives the same.  `deadline`
     is a `time.monotonic` value after which every call raises TimeoutError.  Other failures are
@@ -211,10 +223,20 @@ class MeetingClient:
 
     def __init__(self, prefix: str, deadline: float) -> None:
         self.prefix = prefix
+        self.missing: tuple[str, ...] = ()  # the keys that this client waits for, as the host last said
         self._deadline = deadline
+        self._ask_every = min(ASK_EVERY_S, max(0.0, deadline - time.monotonic()) / 8)
+        self._asked: float | None = None  # since when an answer is due
         self._socket: socket.socket | None = None
         self._received = bytearray()
+        self._receiving = threading.Lock()
         self._shut = False
+
+    @property
+    def unanswered_s(self) -> float:
+        """For how long the host has owed this client an answer, if only to its call.  From any thread."""
+        asked = self._asked
+        return time.monotonic() - asked if asked is not None else 0.0
 
     def connect(self, address: Address) -> None:
         """Open the connection.  A port where nobody listens fails at once, a silent host at the deadline."""
@@ -222,7 +244,9 @@ class MeetingClient:
         self._socket = socket.socket(family, kind, protocol)
         if not self._shut:
             self._socket.settimeout(self._remaining())
+            self._asked = time.monotonic()
             self._socket.connect(resolved)
+            self._asked = None
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._shut:
             raise ConnectionAbortedError("given up while the connection was made")
@@ -232,15 +256,37 @@ class MeetingClient:
         self._send({"set": f"{self.prefix}/{key}", "value": base64.b64encode(value).decode()})
 
     def get(self, keys: list[str]) -> list[bytes]:
-        """Wait until all the keys are there and return their values in order.  MemberLeft if one goes meanwhile."""
-        self._send({"get": [f"{self.prefix}/{key}" for key in keys]})
-        answer = json.loads(self._receive_line())
-        if "left" in answer:
-            raise MemberLeft(str(answer["left"]).removeprefix(f"{self.prefix}/"))
+        """Wait until all the keys are there and return their values in order.  MemberLeft if one has gone again."""
+        with self._receiving:
+            self._send({"get": [f"{self.prefix}/{key}" for key in keys]})
+            while (answer := self._take_answer()) is None:
+                self._receive()
         try:
-            return [base64.b64decode(value) for value in answer["values"]]
+            values = [base64.b64decode(value) for value in answer["values"]]
         except (KeyError, TypeError, binascii.Error) as error:
             raise ConnectionError(f"the meeting point's answer makes no sense: {error!r}") from None
+        self.missing = ()
+        return values
+
+    def look(self) -> None:
+        """Without waiting: MemberLeft if somebody whose key was got has left, ConnectionError if the host has.
+
+        From any thread; while another one is in `get`, which would hear of it, nothing happens.
+        """
+        if self._socket is None or not self._receiving.acquire(blocking=False):
+            return
+        try:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            if poll.poll(0):
+                self._receive()
+                self._take_answer()
+        finally:
+            self._receiving.release()
+
+    def let_go(self) -> None:
+        """From now on it does not matter who leaves: the host need not tell."""
+        self._send({"enough": True})
 
     def shut(self) -> None:
         """From any thread: whatever this client is blocked in fails at once, and so do all later calls."""
@@ -264,14 +310,33 @@ class MeetingClient:
         self._socket.settimeout(self._remaining())
         self._socket.sendall(json.dumps(request).encode() + b"\n")
 
-    def _receive_line(self) -> bytes:
+    def _receive(self) -> None:
+        """Take in what the host says, asking now and then who is missing."""
         assert self._socket is not None
-        while (end := self._received.find(b"\n")) < 0:
-            self._socket.settimeout(self._remaining())
+        self._socket.settimeout(min(self._remaining(), self._ask_every))
+        try:
             data = self._socket.recv(1 << 16)
-            if not data:
-                raise ConnectionResetError("the meeting point closed the connection")
-            self._received += data
-        line = bytes(self._received[:end])
-        del self._received[: end + 1]
-        return line
+        except TimeoutError:
+            if self._asked is None:
+                self._send({"who": True})
+                self._asked = time.monotonic()
+            return
+        if not data:
+            raise ConnectionResetError("the meeting point closed the connection")
+        self._received += data
+
+    def _take_answer(self) -> dict[str, list[str]] | None:
+        """The next complete answer to `get`, if it has been received; MemberLeft."""
+        while (end := self._received.find(b"\n")) >= 0:
+            answer = json.loads(self._received[:end])
+            del self._received[: end + 1]
+            if "left" in answer:
+                raise MemberLeft(self._plain(str(answer["left"])))
+            if "missing" not in answer:
+                return answer  # type: ignore[no-any-return]
+            self._asked = None
+            self.missing = tuple(self._plain(str(key)) for key in answer["missing"])
+        return None
+
+    def _plain(self, key: str) -> str:
+        return key.removeprefix(f"{self.prefix}/")

@@ -14,11 +14,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from reknit.runtime.communicator import meeting, staging
+from reknit.runtime.communicator import gloo_build, meeting, staging
 from reknit.runtime.communicator.communicator import Communicator
 from reknit.runtime.communicator.meeting import MeetingPoint
 from reknit.runtime.errors import CommunicatorError, Interrupted
@@ -29,6 +29,7 @@ speaking = threading.Lock()
 groups: dict[str, Communicator] = {}
 cancellations: dict[str, threading.Event] = {}
 meetings: list[MeetingPoint] = []
+kept_open: list[socket.socket] = []
 
 
 def say(**answer: Any) -> None:
@@ -36,7 +37,15 @@ def say(**answer: Any) -> None:
         print(json.dumps(answer), flush=True)
 
 
-def connect(name: str, address: list[Any], rank: int, size: int, timeout_s: float = 20, host: str = "127.0.0.1") -> Any:
+def connect(
+    name: str,
+    address: list[Any],
+    rank: int,
+    size: int,
+    timeout_s: float = 20,
+    host: str = "127.0.0.1",
+    host_rank: int | None = None,
+) -> Any:
     groups[name] = Communicator.connect(
         (address[0], address[1]),
         name,
@@ -45,6 +54,7 @@ def connect(name: str, address: list[Any], rank: int, size: int, timeout_s: floa
         timeout_s=timeout_s,
         hostname=host,
         cancelled=cancellations.setdefault(name, threading.Event()),
+        host=host_rank,
     )
 
 
@@ -73,9 +83,36 @@ def announce_but_never_connect(**arguments: Any) -> Any:
     connect(**arguments)
 
 
+def announce_as_if_unreachable(**arguments: Any) -> Any:
+    """As above, from a machine that no way leads to: nobody's call to it is answered."""
+    packed = gloo_build.packed
+    address = deaf_address()
+    gloo_build.packed = lambda _: packed(address)
+    try:
+        announce_but_never_connect(**arguments)
+    finally:
+        gloo_build.packed = packed
+
+
+def deaf_address() -> tuple[str, int]:
+    """An address of which every call goes unanswered: a socket that accepts nobody, and whose queue is full."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=0)
+    kept_open.append(listener)
+    for _ in range(8):
+        call = socket.socket()
+        call.setblocking(False)
+        call.connect_ex(listener.getsockname())
+        kept_open.append(call)
+    return cast("tuple[str, int]", listener.getsockname())
+
+
 def serve() -> Any:
     meetings.append(MeetingPoint())
     return meetings[-1].address
+
+
+def announced(name: str) -> Any:
+    return meetings[-1].keys(name)
 
 
 def interrupt(name: str) -> Any:
@@ -298,8 +335,15 @@ def obey(command: dict[str, Any]) -> None:
     try:
         result = action(**arguments)
     except CommunicatorError as error:
-        kind, peers = type(error).__name__, list(getattr(error, "peers", ()))
-        say(error=kind, message=str(error), peers=peers, seconds=time.monotonic() - started, t=time.monotonic())
+        kind, peers, absent = type(error).__name__, getattr(error, "peers", ()), getattr(error, "absent", ())
+        say(
+            error=kind,
+            message=str(error),
+            peers=peers,
+            absent=absent,
+            seconds=time.monotonic() - started,
+            t=time.monotonic(),
+        )
     else:
         say(done=command["do"], result=result, seconds=time.monotonic() - started, t=time.monotonic())
 

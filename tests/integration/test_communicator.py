@@ -354,10 +354,100 @@ def test_a_member_that_announces_itself_but_never_connects(crew: Crew, meeting: 
     eventually(lambda: not stalled.alive)
 
 
-def test_not_all_come_in_time(meeting: MeetingPoint) -> None:
-    with pytest.raises(Interrupted, match=r"not everybody came within 0\.2 s") as caught:
+def test_who_does_not_come_in_time_is_named(meeting: MeetingPoint) -> None:
+    with pytest.raises(Interrupted, match=r"not everybody came within 0\.2 s: rank 1 did not") as caught:
         Communicator.connect(meeting.address, "lonely", 0, 2, timeout_s=0.2, hostname="127.0.0.1")
-    assert caught.value.group == "lonely"
+    assert (caught.value.group, caught.value.peers, caught.value.absent) == ("lonely", (), (1,))
+
+
+def test_who_is_cancelled_early_has_waited_for_nobody_in_vain(meeting: MeetingPoint) -> None:
+    cancelled = threading.Event()
+    threading.Timer(0.1, cancelled.set).start()
+    with pytest.raises(Interrupted) as caught:
+        Communicator.connect(
+            meeting.address, "early", 0, 2, timeout_s=60, hostname="127.0.0.1", cancelled=cancelled, host=0
+        )
+    assert caught.value.absent == ()
+
+
+def test_a_host_of_the_meeting_that_does_not_answer_is_the_absent_one() -> None:
+    """As a stopped one, or one behind a cut."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(Interrupted) as caught:
+        Communicator.connect(silent.getsockname(), "silent", 0, 3, timeout_s=0.4, hostname="127.0.0.1", host=2)
+    assert (caught.value.peers, caught.value.absent) == ((), (2,))
+
+
+def test_a_host_of_the_meeting_that_is_no_more_is_gone(meeting: MeetingPoint) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        address = reserved.getsockname()
+    with pytest.raises(Interrupted) as caught:
+        Communicator.connect(address, "dead", 0, 3, timeout_s=60, hostname="127.0.0.1", host=2)
+    assert (caught.value.peers, caught.value.absent) == ((2,), ())
+
+
+def test_a_member_to_which_no_way_leads_is_absent(crew: Crew, meeting: MeetingPoint, name: str) -> None:
+    worker, cut_off, reachable = crew.workers(3)
+    arguments = {"name": name, "address": meeting.address, "size": 3, "host": "127.0.0.2"}
+    # Both are waited for, and gloo itself gets no further than to the first of them.
+    cut_off.tell("announce_as_if_unreachable", rank=2, **arguments)
+    reachable.tell("announce_but_never_connect", rank=1, **arguments)
+    assert cut_off.answer() == reachable.answer() == {"begun": True}
+    worker.tell("connect", name=name, address=meeting.address, rank=0, size=3, timeout_s=1)
+    answer = worker.answer()
+    assert (answer["error"], answer["peers"], answer["absent"]) == ("Interrupted", [], [2]), answer
+    for stalled in (cut_off, reachable):
+        stalled.signal(signal.SIGKILL)
+
+
+def test_a_member_that_dies_while_gloo_connects_frees_the_others_at_once(
+    crew: Crew, meeting: MeetingPoint, name: str
+) -> None:
+    first, second, dying = crew.workers(3)
+    before = [settle(worker) for worker in (first, second)]
+    dying.tell("announce_but_never_connect", name=name, address=meeting.address, rank=2, size=3, host="127.0.0.2")
+    assert dying.answer() == {"begun": True}
+    for rank, worker in enumerate((first, second)):
+        worker.tell("connect", name=name, address=meeting.address, rank=rank, size=3, timeout_s=60)
+    eventually(lambda: len(meeting.keys(name)) >= 6)
+    died = time.monotonic()
+    dying.signal(signal.SIGKILL)
+    for worker in (first, second):
+        answer = worker.answer()
+        assert answer["error"] == "Interrupted"
+        assert answer["peers"] in ([2], [0], [1])  # who gave up because of it has left, too
+        assert answer["t"] - died < AT_ONCE_S
+    for worker, resources in zip((first, second), before, strict=True):
+        assert settle(worker) == resources
+
+
+@pytest.mark.parametrize("connecting", [False, True], ids=["at the meeting", "in the middle of the mesh"])
+def test_a_host_that_is_stopped_while_others_build_holds_nobody_who_is_told(
+    crew: Crew, name: str, connecting: bool
+) -> None:
+    host, first, second = crew.workers(3)
+    before = [settle(worker) for worker in (first, second)]
+    address = host.ask("serve")
+    if connecting:
+        host.tell("announce_but_never_connect", name=name, address=address, rank=0, size=3, host="127.0.0.2")
+        assert host.answer() == {"begun": True}
+    arguments = {"name": name, "address": address, "size": 3, "timeout_s": 60, "host_rank": 0}
+    for rank, worker in enumerate((first, second), start=1):
+        worker.tell("connect", rank=rank, **arguments)
+    eventually(lambda: len(host.ask("announced", at_once=True, name=name)) == 4 + 2 * connecting)
+    host.signal(signal.SIGSTOP)
+    try:
+        for worker in (first, second):
+            worker.tell("cancel", at_once=True, name=name)
+        for worker in (first, second):
+            told, failed = worker.answers(2)
+            assert failed["error"] == "Interrupted"
+            assert failed["t"] - told["t"] < AT_ONCE_S
+        for worker, resources in zip((first, second), before, strict=True):
+            assert settle(worker) == resources
+    finally:
+        host.signal(signal.SIGCONT)
+    if connecting:
+        host.signal(signal.SIGKILL)
 
 
 def test_a_stopped_meeting_point_does_not_hold_the_caller(crew: Crew, name: str) -> None:

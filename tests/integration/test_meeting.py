@@ -65,6 +65,54 @@ def test_keys_go_with_their_connection_and_who_waits_is_told(enter: Callable[[st
     assert staying.get(["0"]) == [b"another"]
 
 
+def test_who_waits_in_vain_knows_for_whom(point: MeetingPoint) -> None:
+    client = MeetingClient("a", time.monotonic() + 0.4)
+    client.connect(point.address)
+    client.set("1", b"here")
+    with pytest.raises(TimeoutError):
+        client.get(["0", "1", "2"])
+    assert client.missing == ("0", "2")
+    assert client.unanswered_s < 0.3
+    client.close()
+
+
+def test_a_host_that_never_answers_is_known_by_that() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = MeetingClient("a", time.monotonic() + 0.4)
+        client.connect(silent.getsockname())
+        with pytest.raises(TimeoutError):
+            client.get(["0"])
+        assert client.unanswered_s > 0.2
+        client.close()
+
+
+def look_until_told(client: MeetingClient) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        client.look()
+
+
+def test_who_has_got_all_hears_of_who_leaves_until_it_does_not_care(
+    point: MeetingPoint, enter: Callable[[str], MeetingClient]
+) -> None:
+    leaving, caring, carefree = enter("a"), enter("a"), enter("a")
+    leaving.set("0", b"here")
+    caring.get(["0"])
+    carefree.get(["0"])
+    caring.look()
+    carefree.let_go()
+    carefree.set("1", b"")
+    caring.get(["0", "1"])  # what came before is known by now
+    leaving.close()
+    with pytest.raises(MemberLeft) as caught:
+        look_until_told(caring)
+    assert caught.value.key == "0"
+    carefree.look()
+    point.close()
+    with pytest.raises(ConnectionError):
+        look_until_told(caring)
+
+
 def test_the_deadline_holds_and_shut_frees_a_blocked_wait(point: MeetingPoint) -> None:
     hurried = MeetingClient("a", time.monotonic() + 0.1)
     hurried.connect(point.address)
