@@ -38,4 +38,4 @@ def weigh(chance: Chance, looked: float, returned: float, calm: float, answer: f
         return begin(since, answer)
     if looked >= since + answer:
         return replace(chance, unanswered=True)
-    return Chance(since, min(looked + answer / 2, since + answer))
+    return Chance(since, since + answer)

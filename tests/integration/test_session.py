@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from reknit.rendezvous.codec import encode_member, encode_spec
+from reknit.rendezvous.accusation import Accusation, AgentRecord, decode_accusation, encode_accusation, encode_agent
+from reknit.rendezvous.codec import decode_member, encode_member, encode_spec
 from reknit.rendezvous.errors import Deposed
 from reknit.rendezvous.keys import Assignment, Keys, encode_assignment
 from reknit.rendezvous.leader.leader import Leader
@@ -38,6 +39,7 @@ from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.session import events as session_events
 from reknit.rendezvous.session.candidacy import Timing
 from reknit.rendezvous.session.events import (
+    Accused,
     Assigned,
     Elected,
     HeadSeen,
@@ -67,18 +69,23 @@ PATIENCE = Patience(join_window=10.0, report_grace=0.05)  # whoever is wanted co
 class Agent:
     """A session and a leader, tied together as the agent does it, with all that was told."""
 
-    def __init__(self, store: Store, job: str, agent_id: str, detect: float, patience: Patience) -> None:
-        self.store, self.job, self.agent_id = store, job, agent_id
+    def __init__(
+        self, store: Store, job: str, agent_id: str, detect: float, patience: Patience, leads: bool, adopts: bool
+    ) -> None:
+        self.store, self.job, self.agent_id, self.leads = store, job, agent_id, leads
         self.events: list[tuple[float, SessionEvent]] = []
         self._told = threading.Condition()
         self.session = Session(store, job, agent_id, self._take, TIMING)
         self.leader = Leader(store, job, self.session, patience=patience, detect=detect, operation=1.0)
         self.leader.start()
+        self.adopted = self.session.adopt("host") if adopts else []
+        self.session.set_agent(AgentRecord(agent_id, "host", os.getpid()))
         self.session.start()
 
     def _take(self, event: SessionEvent) -> None:
         if isinstance(event, Elected):
-            self.leader.lead(event.revision)
+            if self.leads:
+                self.leader.lead(event.revision)
         elif isinstance(event, DeposedEvent):
             self.leader.follow()
         with self._told:
@@ -128,8 +135,18 @@ class World:
         self.store = open_store()
         self.agents: list[Agent] = []
 
-    def agent(self, detect: float = 5.0, patience: Patience = PATIENCE) -> Agent:
-        agent = Agent(self._open_store(), self.job, f"agent-{len(self.agents)}", detect, patience)
+    def agent(
+        self,
+        detect: float = 5.0,
+        patience: Patience = PATIENCE,
+        *,
+        leads: bool = True,
+        adopts: bool = False,
+        name: str = "",
+    ) -> Agent:
+        """An agent that runs; if it is not to lead, nobody reads the records, but it still campaigns."""
+        name = name or f"agent-{len(self.agents)}"
+        agent = Agent(self._open_store(), self.job, name, detect, patience, leads, adopts)
         self.agents.append(agent)
         return agent
 
@@ -293,6 +310,243 @@ def test_a_spec_that_cannot_be_read_is_replaced(world: World) -> None:
     world.store.put(world.keys.spec, b"garbage")
     spec = Spec(Axes(2), 1, 3)
     assert world.agent().session.propose_spec(spec) == spec
+
+
+# ---------------------------------------------------------------- the dead, and agents that come back
+
+
+def record(world: World, worker_id: str) -> Member:
+    entry = world.store.get(world.keys.member(worker_id))
+    assert entry is not None
+    return decode_member(entry.value, entry.key)
+
+
+def test_a_dead_worker_keeps_a_record_that_says_so_under_every_lease_until_the_next_incarnation(
+    world: World, wait_until: Callable[..., None]
+) -> None:
+    agent = world.agent(leads=False)
+    agent.session.set_member(member(1, ready=3))
+    agent.session.bury("w1")
+    agent.session.bury("nobody")
+    wait_until(lambda: agent.session.written)
+    assert record(world, "w1") == member(1, ready=3, dead=True)
+    lease = agent.wait_for(LeaseGranted)
+    world.store.revoke(Lease(lease.lease, int(lease.ttl)))
+    agent.session.set_member(member(2))  # finds it out at once
+    agent.wait_for(LeaseGranted, lambda event: event.again)
+    wait_until(lambda: agent.session.written)
+    assert record(world, "w1").dead
+    again = replace(member(1), incarnation="again")
+    agent.session.set_member(again)
+    wait_until(lambda: agent.session.written)
+    assert record(world, "w1") == again
+    agent.session.bury("w1")
+    agent.session.remove_member("w1")
+    wait_until(lambda: agent.session.written)
+    assert world.store.get(world.keys.member("w1")) is None
+
+
+def test_under_a_new_lease_the_agents_own_record_comes_after_all_others(
+    world: World, wait_until: Callable[..., None]
+) -> None:
+    agent = world.agent(leads=False)
+    for number in range(20):
+        agent.session.set_member(member(number))
+    wait_until(lambda: agent.session.written)
+    seen_with_members: list[int] = []
+
+    def look(*_: object) -> None:
+        entry = world.store.get(world.keys.agent("agent-0"))
+        if entry is not None:
+            seen_with_members.append(len(world.store.list(world.keys.members).entries))
+
+    watch = world.store.watch(world.keys.agent("agent-0"), look, look)
+    for _ in range(3):
+        lease = agent.session.state.lease
+        assert lease is not None
+        world.store.revoke(Lease(lease, 3))
+        agent.session.set_member(member(0, ready=lease))
+        wait_until(lambda lost=lease: agent.session.written and agent.session.state.lease not in (None, lost))
+    watch.close()
+    assert world.store.get(world.keys.agent("agent-0")) is not None
+    assert set(seen_with_members) == {20}
+
+
+def test_an_agent_that_is_back_in_time_goes_on_with_its_lease_its_office_and_its_records(
+    world: World, wait_until: Callable[..., None]
+) -> None:
+    first = world.agent(leads=False)
+    office = led(first)
+    first.session.set_member(member(1, ready=3))
+    first.session.set_member(member(2))
+    first.session.bury("w2")
+    wait_until(lambda: first.session.written)
+    before = world.store.list(world.keys.members).entries
+    first.close(revoke=False)
+    second = world.agent(leads=False, adopts=True, name="agent-0")
+    assert {m.worker_id: m.dead for m in second.adopted} == {"w1": False, "w2": True}
+    assert led(second) == office
+    assert second.session.state.lease == first.session.state.lease
+    second.session.set_member(member(1, ready=3))  # it attaches again, with nothing new to say
+    wait_until(lambda: second.session.written)
+    assert world.store.list(world.keys.members).entries == before
+    second.session.set_member(replace(member(2), incarnation="again"))
+    second.session.bury("w1")
+    wait_until(lambda: second.session.written)
+    assert record(world, "w1").dead
+    assert not record(world, "w2").dead
+    lease = second.session.state.lease
+    assert lease is not None
+    world.store.revoke(Lease(lease, 3))
+    second.session.set_member(member(3))
+    second.wait_for(LeaseGranted, lambda event: event.again)
+    wait_until(lambda: second.session.written)
+    assert record(world, "w1").dead
+
+
+def test_nothing_is_adopted_of_another_host_or_under_a_lease_that_is_gone(world: World) -> None:
+    lease = world.store.grant(60)
+    key = world.keys.agent("agent-0")
+    world.store.put(key, encode_agent(AgentRecord("agent-0", "another host", 1)), lease=lease)
+    world.store.put(world.keys.member("w1"), encode_member(member(1)), lease=lease)
+    agent = world.agent(leads=False, adopts=True)
+    assert not agent.adopted
+    assert agent.wait_for(LeaseGranted).lease != lease.id
+    agent.close()
+    world.store.put(key, encode_agent(AgentRecord("agent-1", "host", 1)))  # on no lease: nobody's
+    assert not world.agent(leads=False, adopts=True).adopted
+
+
+def test_an_earlier_lifes_lease_is_ended_with_all_that_hangs_on_it(
+    world: World, wait_until: Callable[..., None]
+) -> None:
+    first = world.agent(leads=False)
+    first.session.set_member(member(1))
+    wait_until(lambda: first.session.written and first.told(Elected))
+    first.close(revoke=False)
+    later = Session(world.store, world.job, "agent-0", lambda _: None, TIMING)
+    assert not later.revoke_earlier("another host")
+    assert later.revoke_earlier("host")
+    assert not world.store.list(world.keys.members).entries
+    assert world.store.get(world.keys.leader) is None
+    assert not later.revoke_earlier("host")
+    assert not later.adopt("host")
+
+
+# ---------------------------------------------------------------- accusations
+
+
+def accusation_of(world: World, agent: str) -> Accusation | None:
+    entry = world.store.get(world.keys.accusation(agent))
+    return None if entry is None else decode_accusation(entry.value, entry.key)
+
+
+def publish(world: World, leader: Agent, generation: int) -> None:
+    publisher = Publisher(world.store, world.keys, led(leader).revision, Rejected(logger), 5.0)
+    publisher.load([])
+    publisher.publish(Plan(generation, "no matter", WAITING))
+
+
+def test_an_agent_that_lives_answers_at_once_and_is_told(world: World, wait_until: Callable[..., None]) -> None:
+    accuser, accused = world.agent(leads=False), world.agent(leads=False)
+    accuser.wait_for(LeaseGranted)
+    accused.wait_for(LeaseGranted)
+    answers = []
+    deleted = threading.Event()
+    watch = world.store.watch(world.keys.accusation("agent-1"), lambda _: None, lambda events: note(events))
+
+    def note(events: Any) -> None:
+        if events[-1].entry is None:
+            deleted.set()
+
+    for attempt in range(5):
+        deleted.clear()
+        begun = time.monotonic()
+        accuser.session.accuse("agent-1", attempt, f"reason {attempt}")
+        assert deleted.wait(10)
+        answers.append(time.monotonic() - begun)
+        told = accused.wait_for(Accused, lambda event, n=attempt: event.accusation.generation == n).accusation
+        assert told == Accusation("agent-1", "agent-0", attempt, f"reason {attempt}")
+        wait_until(lambda: not accuser.session._accuser._questions)
+    watch.close()
+    print(f"accuse -> answered: {1e3 * statistics.median(answers):.1f} ms (worst {1e3 * max(answers):.1f})")
+    assert statistics.median(answers) < TIMING.answer / 2
+
+
+def test_an_agent_that_does_not_answer_is_marked_when_its_time_is_over(
+    world: World, wait_until: Callable[..., None]
+) -> None:
+    accuser = world.agent(leads=False)
+    accuser.wait_for(LeaseGranted)
+    begun = time.monotonic()
+    accuser.session.accuse("ghost", 4, "its connections closed")
+    wait_until(lambda: (found := accusation_of(world, "ghost")) is not None and found.unanswered)
+    took = time.monotonic() - begun
+    print(f"accuse -> marked: {took:.3f} s")
+    assert took >= TIMING.answer
+    assert accusation_of(world, "ghost") == Accusation("ghost", "agent-0", 4, "its connections closed", True)
+    accuser.close()
+    assert accusation_of(world, "ghost") is None  # it hangs on the accuser's lease
+
+
+def test_nobody_accuses_himself_or_in_a_generation_that_is_over(world: World, wait_until: Callable[..., None]) -> None:
+    agent = world.agent(leads=False)
+    publish(world, agent, 1)
+    seen(agent, 1)
+    agent.session.accuse("agent-0", 1, "me")
+    agent.session.accuse("ghost", 0, "late")
+    agent.session.accuse("other", 1, "in time")
+    wait_until(lambda: accusation_of(world, "other"))
+    assert accusation_of(world, "agent-0") is None
+    assert accusation_of(world, "ghost") is None
+
+
+def test_a_newer_plan_takes_an_accusation_back(world: World, wait_until: Callable[..., None]) -> None:
+    agent = world.agent(leads=False)
+    agent.wait_for(LeaseGranted)
+    agent.session.accuse("ghost", 1, "its connections closed")
+    wait_until(lambda: accusation_of(world, "ghost"))
+    publish(world, agent, 2)
+    wait_until(lambda: accusation_of(world, "ghost") is None)
+
+
+def test_an_accusation_whose_maker_is_gone_is_followed_up_by_the_next(
+    world: World, wait_until: Callable[..., None]
+) -> None:
+    lease = world.store.grant(60)
+    made = Accusation("ghost", "somebody who died", 3, "first")
+    world.store.put(world.keys.accusation("ghost"), encode_accusation(made), lease=lease)
+    agent = world.agent(leads=False)
+    agent.session.accuse("ghost", 4, "second")
+    wait_until(lambda: (found := accusation_of(world, "ghost")) is not None and found.unanswered)
+    world.store.revoke(lease)
+    assert accusation_of(world, "ghost") == Accusation("ghost", "agent-0", 4, "second", True)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_leader_that_does_not_answer_loses_its_office_unless_it_took_it_after_it_was_accused(
+    world: World, when: str, wait_until: Callable[..., None]
+) -> None:
+    lease = world.store.grant(60)
+
+    def take_office() -> None:
+        world.store.put(world.keys.leader, b"ghost", lease=lease)
+
+    if when == "after":
+        made = Accusation("ghost", "somebody", 4, "it does not matter")
+        world.store.put(world.keys.accusation("ghost"), encode_accusation(made), lease=world.store.grant(60))
+    take_office()
+    agent = world.agent(leads=False)
+    wait_until(lambda: agent.session.leader == "ghost")
+    agent.session.accuse("ghost", 4, "its connections closed")
+    wait_until(lambda: (found := accusation_of(world, "ghost")) is not None and found.unanswered)
+    wait_until(lambda: not agent.session._accuser._questions)
+    if when == "before":
+        led(agent)
+        assert agent.session.leader == "agent-0"
+    else:
+        assert agent.session.leader == "ghost"
+        assert world.store.keep_alive(lease) > 0
 
 
 # ---------------------------------------------------------------- plans
