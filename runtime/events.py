@@ -17,6 +17,9 @@ Every line has `t` (CLOCK_MONOTONIC seconds, comparable across the processes of 
     worker_died      pid, cause
     restart          delay, reason
     finished         step, coordinate, state_sha256, fds, threads
+    verdict          verdict (slow or hung), reason: of a worker, by the leader's agent
+    accuses          agent, reason: asks another agent whether it lives
+    accused          by, reason: was asked whether it lives, and does
     agent_ended      code, reason
 """
 

@@ -7,18 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from reknit.rendezvous.codec import Reader
+from reknit.rendezvous.codec import Reader, decode_name
 from reknit.rendezvous.codec import address as checked_address
 from reknit.rendezvous.parts import View
 from reknit.rendezvous.records import Member, Name
 from reknit.runtime.ipc.server import Peer
+from reknit.runtime.stalls import Watch, moved_on
 from reknit.runtime.supervisor.restart import WorkerExit
 from reknit.runtime.supervisor.supervisor import Exited
 
 
 @dataclass
 class Worker:
-    """A worker's slot on this host.  `peer`, `member` and `view` belong to the present process."""
+    """A worker's slot on this host.  `peer`, `member`, `view` and `watch` belong to the present process.
+
+    `left_at`: when it last said that it left a generation.  `expected`: until when (monotonic) a process that was
+    attached to an earlier life of this agent may come back.
+    """
 
     worker_id: str
     index: int
@@ -26,6 +31,9 @@ class Worker:
     peer: Peer | None = None
     member: Member | None = None
     view: View | None = None
+    watch: Watch = field(default_factory=lambda: Watch(0.0))
+    left_at: float = 0.0
+    expected: float | None = None
     exited: Exited | None = None
     attached_once: bool = False
     finished: bool = False
@@ -39,6 +47,7 @@ class Worker:
         """A new process takes this slot."""
         self.pid = self.peer = self.member = self.view = self.exited = self.lost_at = self.restart_at = None
         self.finished = self.gone = False
+        self.expected = None
 
     @property
     def name(self) -> Name | None:
@@ -88,9 +97,9 @@ def new_member(peer: Peer, agent: str, host: str, before: Member | None = None) 
     """
     reader = Reader(peer.hello, f"the greeting of {peer.worker_id}")
     address = checked_address(reader.text("address"), reader.what)
-    known = Member(peer.worker_id, peer.incarnation, agent, host, address)
+    known = Member(peer.worker_id, peer.incarnation, agent, host, address, pid=max(0, peer.pid))
     if before is not None and before.name == known.name:
-        known = replace(before, address=address)
+        known = replace(moved_on(before), address=address, pid=known.pid, dead=False)
     return replace(
         known,
         coordinate=known.coordinate if known.coordinate is not None else reader.optional_number("coordinate"),
@@ -134,6 +143,8 @@ def after_report(member: Member, message: Mapping[str, Any]) -> Member:
                 committed=reader.version("committed"),
                 prepared=reader.version("prepared"),
                 pristine=reader.flag("pristine"),
+                gone=reader.items("gone", lambda item: decode_name(item, reader.what)),
+                absent=reader.items("absent", lambda item: decode_name(item, reader.what)),
             )
         case "finished":
             return replace(member, finished=True)

@@ -16,12 +16,13 @@ from reknit.rendezvous.parts import Head
 from reknit.rendezvous.records import FINISHED, LOST, RUNNING, Axes, Name, Spec
 from reknit.rendezvous.session.events import Assigned, HeadSeen
 from reknit.rendezvous.store.memory import MemoryStore
-from reknit.runtime.agent import Agent, _worker_settings
+from reknit.runtime.agent import Agent
 from reknit.runtime.config import Config
 from reknit.runtime.events import EventLog
 from reknit.runtime.fleet import Worker
 from reknit.runtime.ipc.server import Peer, PeerEvent
 from reknit.runtime.keeper import Keeper
+from reknit.runtime.plans import worker_settings
 from reknit.runtime.supervisor.supervisor import Exited
 
 
@@ -46,8 +47,8 @@ class Desk:
         self.dropped: list[tuple[Peer, str]] = []
         self.sent: list[tuple[Peer, dict[str, Any]]] = []
         self.members: dict[str, Any] = {}
-        self.agent._server.drop = lambda peer, reason: self.dropped.append((peer, reason))  # type: ignore[method-assign]
-        self.agent._server.send = self._send  # type: ignore[method-assign,assignment]
+        self.agent.station.server.drop = lambda peer, reason: self.dropped.append((peer, reason))  # type: ignore[method-assign]
+        self.agent.station.server.send = self._send  # type: ignore[method-assign,assignment]
 
     def _send(self, peer: Peer, message: dict[str, Any]) -> bool:
         self.sent.append((peer, message))
@@ -88,11 +89,11 @@ def test_what_a_dropped_worker_had_still_said_is_left_alone(desk: Desk) -> None:
 
 def test_a_worker_whose_words_cannot_be_handled_is_dropped_and_the_others_are_heard(desk: Desk) -> None:
     bad, good = desk.attach(peer("w0", 1)), desk.attach(peer("w1", 2))
-    desk.agent._metrics.observe = _fail  # type: ignore[method-assign,assignment]
+    desk.agent.station.metrics.observe = _fail  # type: ignore[method-assign,assignment]
     desk.say(bad, type="event", event="committed", t=1.0, generation=1)
     assert [dropped for dropped, _ in desk.dropped] == [bad]
     desk.say(good, type="built")
-    member = desk.agent._workers["w1"].member
+    member = desk.agent.station.workers["w1"].member
     assert member is not None
     assert member.built
 
@@ -184,14 +185,14 @@ def test_a_worker_that_comes_when_the_job_has_finished_is_sent_home_and_is_no_me
 
 
 def test_how_an_earlier_run_ended_is_no_news(desk: Desk) -> None:
-    desk.agent._earlier = 4
+    desk.agent.plans.earlier = 4
     desk.agent.take(HeadSeen(head(4, state=LOST)))
-    assert desk.agent._ending is None
+    assert desk.agent.station.ending is None
     desk.attach(peer("w0"))
     assert list(desk.agent._session._members) == ["w0"]
     desk.agent.take(HeadSeen(head(5, state=LOST)))
-    assert desk.agent._ending is not None
-    code, reason = desk.agent._ending
+    assert desk.agent.station.ending is not None
+    code, reason = desk.agent.station.ending
     assert code == 3
     assert "started again" in reason
 
@@ -206,7 +207,7 @@ def test_a_second_living_process_of_one_worker_is_refused_and_changes_nothing(de
     assert desk.sent[-1][1]["type"] == "refused"
     assert "REKNIT_WORKER_ID" in desk.sent[-1][1]["reason"]
     desk.agent.take(PeerEvent("closed", second))
-    worker = desk.agent._workers["w0"]
+    worker = desk.agent.station.workers["w0"]
     assert (worker.peer, worker.name) == (first, ("w0", "a"))
     desk.agent.take(PeerEvent("closed", first))
     assert desk.attach(peer("w0", 3, "c")) == worker.peer
@@ -217,7 +218,7 @@ def test_a_bad_greeting_does_not_make_a_slot(desk: Desk) -> None:
     desk.attach(peer("w1", 2, coordinate=-1))
     desk.attach(peer("w2", 3, ready=2**62))
     assert len(desk.dropped) == 3
-    assert not desk.agent._workers
+    assert not desk.agent.station.workers
 
 
 REPORTED: dict[str, Any] = {"built": True, "ready": 6, "left": 5, "committed": [6, 40], "pristine": False}
@@ -229,11 +230,11 @@ def test_a_process_that_attaches_again_is_the_member_that_it_was(desk: Desk) -> 
     assert [said["type"] for _, said in desk.sent] == ["assigned"]
     desk.agent.take(HeadSeen(head(7)))
     desk.agent.take(PeerEvent("closed", first))
-    assert not desk.agent._session._members
+    assert desk.agent._session._members["w0"].dead
     again = desk.attach(replace(first, number=2, hello={"address": "127.0.0.1:5000", **REPORTED}))
     member = desk.agent._session._members["w0"]
     assert (member.coordinate, member.built, member.ready, member.left) == (1, True, 6, 5)
-    assert (member.committed, member.pristine, member.finished) == ((6, 40), False, False)
+    assert (member.committed, member.pristine, member.finished, member.dead) == ((6, 40), False, False, False)
     told = [said for who, said in desk.sent if who == again]
     assert [(said["type"], said["view"]["head"]["generation"]) for said in told] == [("plan", 7)]
 
@@ -253,7 +254,7 @@ def test_a_new_agent_learns_from_the_greeting_who_its_workers_are(desk: Desk) ->
     desk.attach(peer("w0", 1, coordinate=1, finished=True, **REPORTED))
     member = desk.agent._session._members["w0"]
     assert (member.coordinate, member.finished, member.ready) == (1, True, 6)
-    assert desk.agent._workers["w0"].finished
+    assert desk.agent.station.workers["w0"].finished
     assert [said["type"] for _, said in desk.sent] == ["plan"]
 
 
@@ -273,7 +274,7 @@ def test_a_worker_that_shall_start_afresh_reads_so_and_is_not_cut_off(desk: Desk
 
 
 def test_workers_are_told_the_jobs_shape_and_not_this_agents_wish(tmp_path: Path) -> None:
-    settings = _worker_settings(Config(None, spec=Spec(Axes(), 1, 2)), Spec(Axes(2, 3), 1, 9))
+    settings = worker_settings(Config(None, spec=Spec(Axes(), 1, 2)), Spec(Axes(2, 3), 1, 9))
     assert (settings.max_replicas, settings.axes) == (9, Axes(2, 3))
 
 
