@@ -1,0 +1,1 @@
+"""A job's state on disk: what is left when everybody is gone."""
