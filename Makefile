@@ -1,5 +1,6 @@
 # Every target makes its own virtual environment first, and reuses it until pyproject.toml, the constraints or the place
-# of this folder change.  PYTHON=python3.12 chooses another interpreter; ARGS="…" is passed on to demo, test and bench.
+# of this folder change.  PYTHON=python3.12 chooses another interpreter; ARGS="…" is passed on to demo, test, soak and
+# bench.
 
 PYTHON ?= python3
 ARGS ?=
@@ -11,13 +12,14 @@ MADE := $(VENV)/made-$(call digest,echo "$(CURDIR)"; $(PYTHON) --version)
 READY := $(VENV)/ready-$(call digest,cat pyproject.toml deploy/constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check bench environment clean
+.PHONY: help demo test test-long check soak bench environment clean
 
 help:
 	@echo "make demo         train a small GPT in six processes while workers are killed under it"
 	@echo "make test         run all tests but the long ones (ARGS='-k name' chooses)"
 	@echo "make test-long    run the long ones"
 	@echo "make check        lint, format, types, import rules"
+	@echo "make soak         ten minutes of faults on a job of three nodes (ARGS='--minutes 1')"
 	@echo "make bench        measure gaps, overhead and reinit"
 	@echo "make environment  only make $(VENV)"
 	@echo "make clean        remove $(VENV) and the caches"
@@ -36,6 +38,9 @@ check: $(READY)
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
 	$(BIN)/lint-imports
+
+soak: $(READY)
+	$(BIN)/python -m tests.soak $(ARGS)
 
 bench: $(READY)
 	$(BIN)/python tests/bench $(ARGS)

@@ -1,0 +1,89 @@
+"""What chaos did, put together with what the agents told: the events on which the invariants are checked.  Pure.
+
+An agent that is killed takes with it what its workers had just told it.  Two things can be said in its place: that a
+victim was lost from the strike on, and what a worker put into a step that was committed.  The latter follows from the
+step, as nothing is committed without all its members.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from reknit.rendezvous.layout import dense_indices
+from reknit.runtime.data import deal
+
+Event = dict[str, Any]
+Strike = dict[str, Any]  # as `reknit chaos --json` writes it
+
+
+def gap_of(strike: Strike, commits: Sequence[tuple[float, int]]) -> float | None:
+    """Seconds from the strike to the first commit in a newer generation; None if there was none.
+
+    `commits`: (t, generation) of all commits, by time.
+    """
+    start = bisect_right(commits, (strike["t"], 0))
+    return next((t - strike["t"] for t, generation in commits[start:] if generation > strike["generation"]), None)
+
+
+def commits_of(events: Sequence[Event]) -> list[tuple[float, int]]:
+    """(t, generation) of all commits, by time."""
+    return sorted((e["t"], e["version"][0]) for e in events if e["event"] == "committed")
+
+
+def complete(
+    events: Sequence[Event], strikes: Sequence[Strike], samples_of: Callable[[int], Sequence[int]], micro_batch: int
+) -> list[Event]:
+    """The events, by time, with every victim dead from its strike on, and what killed nodes could not tell any more."""
+    lost = {pid: (strike["t"], name) for strike in strikes for name, pid in strike["workers"].items()}
+    told = [event for event in events if not (event["event"] == "worker_died" and event["pid"] in lost)]
+    told += [
+        {"t": t, "event": "worker_died", "worker": name, "generation": 0, "pid": pid, "cause": "chaos", "run": "chaos"}
+        for pid, (t, name) in lost.items()
+    ]
+    silenced = {name: strike["t"] for strike in strikes if strike["kind"] == "node" for name in strike["workers"]}
+    told += untold(events, silenced, samples_of, micro_batch)
+    return sorted(told, key=lambda event: float(event["t"]))
+
+
+def untold(
+    events: Sequence[Event], silenced: dict[str, float], samples_of: Callable[[int], Sequence[int]], micro_batch: int
+) -> list[Event]:
+    """What workers of killed nodes (each with the moment) put into committed steps without being heard.
+
+    Their names are never used again: a node comes back under a fresh one.
+    """
+    places: dict[int, dict[str, Event]] = defaultdict(dict)
+    heard: set[tuple[tuple[int, int], str]] = set()
+    committed: set[tuple[int, int]] = set()
+    for event in events:
+        if event["event"] == "placed":
+            places[event["generation"]][event["worker"]] = event
+        elif event["event"] in ("contributed", "committed"):
+            version = tuple(event["version"])
+            heard.add((version, event["worker"])) if event["event"] == "contributed" else committed.add(version)
+    found = []
+    for version in committed:
+        generation, step = version
+        members = places[generation]
+        indices = dense_indices({event["replica"] for event in members.values()})
+        samples = samples_of(step - 1)
+        for worker in members.keys() & silenced.keys():
+            if (version, worker) not in heard:
+                share = deal(len(samples) // micro_batch, len(indices), indices[members[worker]["replica"]])
+                own = list(samples[share.start * micro_batch : share.stop * micro_batch])
+                found.append(
+                    {
+                        "t": silenced[worker],
+                        "event": "contributed",
+                        "worker": worker,
+                        "generation": generation,
+                        "step": step,
+                        "samples": own,
+                        "version": list(version),
+                        "run": "chaos",
+                    }
+                )
+    return found

@@ -1,0 +1,91 @@
+"""The pure parts of the soak: what is added to the evidence, gaps, and growth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.faults import invariants
+from tests.soak.evidence import commits_of, complete, gap_of
+from tests.soak.footprints import LONG_SECONDS, SETTLED_SECONDS, Footprint, Growth, complaints, growth_of
+
+MICRO_BATCH = 2
+
+
+def samples_of(step: int) -> tuple[int, ...]:
+    """Four micro-batches of two samples."""
+    return tuple(range(8 * step, 8 * step + 8))
+
+
+def event(t: float, name: str, worker: str, generation: int, **fields: Any) -> dict[str, Any]:
+    return {"t": t, "event": name, "worker": worker, "generation": generation, "run": worker[0], **fields}
+
+
+def story() -> list[dict[str, Any]]:
+    """Two replicas of one stage, a in slot 0 and b in slot 2; b's node is killed before it tells what it put in."""
+    events = [event(0.5, "attached", "a", 0, pid=1), event(0.5, "attached", "b", 0, pid=2)]
+    events += [event(1.0, "placed", w, 1, replica=r, coordinate=0, formation=w) for w, r in (("a", 0), ("b", 2))]
+    events += [
+        event(1.1, "reinit_done", w, 1, formation=w, group=f"{pid}.1", step=0) for w, pid in (("a", 1), ("b", 2))
+    ]
+    events += [
+        event(1.5, "contributed", "a", 1, version=[1, 1], step=1, samples=list(range(4))),
+        event(2.1, "committed", "a", 1, version=[1, 1], step=1),
+        event(2.4, "plan", "a", 2, reason="r", state="running", replicas=1),
+        event(2.5, "placed", "a", 2, replica=0, coordinate=0, formation="a"),
+        event(2.6, "reinit_done", "a", 2, formation="a", group="1.1", step=1),
+        event(2.8, "contributed", "a", 2, version=[2, 2], step=2, samples=list(range(8, 16))),
+        event(3.0, "committed", "a", 2, version=[2, 2], step=2),
+    ]
+    return events
+
+
+STRIKE = {"t": 2.0, "kind": "node", "agent": "b", "workers": {"b": 2}, "generation": 1}
+
+
+def test_what_a_killed_node_could_not_tell_is_added_and_nothing_else() -> None:
+    with pytest.raises(AssertionError, match=r"missing \[4, 5, 6, 7\]"):
+        invariants.every_sample_once(story(), samples_of)
+    whole = complete(story(), [STRIKE], samples_of, MICRO_BATCH)
+    invariants.check(whole, samples_of)
+    added = [e for e in whole if e not in story()]
+    assert [(e["event"], e["worker"], e["t"]) for e in added] == [("worker_died", "b", 2.0), ("contributed", "b", 2.0)]
+
+
+def test_a_sample_that_nobody_used_is_still_found() -> None:
+    events = [e if e["event"] != "contributed" or e["step"] != 2 else {**e, "samples": [8]} for e in story()]
+    with pytest.raises(AssertionError, match="step 2"):
+        invariants.check(complete(events, [STRIKE], samples_of, MICRO_BATCH), samples_of)
+    of_a_worker = {**STRIKE, "kind": "kill"}  # whose agent lives, and would have told
+    with pytest.raises(AssertionError, match="missing"):
+        invariants.check(complete(story(), [of_a_worker], samples_of, MICRO_BATCH), samples_of)
+
+
+def test_a_victim_is_dead_from_the_strike_on() -> None:
+    later = event(9.0, "worker_died", "b", 2, pid=2, cause="SIGKILL")
+    deaths = [e for e in complete([*story(), later], [STRIKE], samples_of, MICRO_BATCH) if e["event"] == "worker_died"]
+    assert [(e["t"], e["pid"]) for e in deaths] == [(2.0, 2)]
+
+
+def test_a_gap_ends_with_a_commit_of_a_newer_generation() -> None:
+    commits = commits_of(story())
+    assert gap_of(STRIKE, commits) == pytest.approx(1.0)
+    assert gap_of({**STRIKE, "t": 3.1}, commits) is None
+
+
+def seen(seconds: int, growing: float, descriptors: int = 10) -> list[Footprint]:
+    """A look each second; the least descriptors of a change are what counts."""
+    return [Footprint(100.0 + s, 200 + growing * s, descriptors + 5 * (s % 2), 4) for s in range(seconds)]
+
+
+def test_growth_is_judged_after_a_while_and_only_of_long_lives() -> None:
+    long = int(SETTLED_SECONDS + LONG_SECONDS) + 2
+    assert growth_of("worker", 1, seen(long - 4, 1.0)) is None
+    assert growth_of("worker", 1, []) is None
+    growth = growth_of("worker", 1, [Footprint(99.0, 5, 3, 1), *seen(long, 0.5)])
+    assert growth is not None
+    assert (growth.descriptors, growth.threads) == (0, 0)
+    assert growth.memory == pytest.approx(0.5 * LONG_SECONDS * 2 / 3, rel=0.1)
+    assert complaints([growth], 32.0, 4, 4) == []
+    (sentence,) = complaints([growth, Growth("agent", 7, 80.0, 1.0, 9, 0)], 32.0, 4, 4)
+    assert sentence == "the agent 7 grew in 80 s by 1.0 MB, 9 descriptors, 0 threads"
