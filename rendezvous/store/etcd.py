@@ -76,7 +76,7 @@ class EtcdStore:
             raise StoreError("a user and a password for etcd go together: give both or neither")
         self.endpoints = parse_endpoints(endpoints, tls is not None)
         self._calls = EtcdCalls(self.endpoints, tls, user, password, timeout)
-        self._calls.on_silence = self._move_watches
+        self._calls.on_silence, self._calls.on_answer = self._move_watches, self._hurry_watches
         self._lock = threading.Lock()
         self._watches: set[EtcdWatch] = set()
 
@@ -193,6 +193,12 @@ class EtcdStore:
             watches = list(self._watches)
         for watch in watches:
             watch.leave(silent)
+
+    def _hurry_watches(self) -> None:
+        with self._lock:
+            watches = list(self._watches)
+        for watch in watches:
+            watch.hurry()
 
 
 def _put_request(put: Put) -> Any:

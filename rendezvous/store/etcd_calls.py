@@ -34,7 +34,7 @@ _OPTIONS: tuple[tuple[str, int | str], ...] = (
     # gRPC's own back-off grows to two minutes.  The middle one is also how long connecting may take.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1000),
-    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 500),
     # A restarted pod has a new address under its old name.
     ("grpc.dns_min_time_between_resolutions_ms", 1000),
     # A name with several addresses, such as a headless service: spread over them, and survive the loss of one.
@@ -108,6 +108,8 @@ class EtcdCalls:
         self.timeout = timeout
         self.on_silence: Callable[[Connection], None] = lambda connection: None
         """Called when an endpoint has let a call run out of time, so that streams to it can be moved."""
+        self.on_answer: Callable[[], None] = lambda: None
+        """Called when a call succeeds after one that failed: what waits to try again need wait no longer."""
         self._endpoints = tuple(endpoints)
         self._tls = tls
         self._user, self._password = user, password
@@ -160,7 +162,7 @@ class EtcdCalls:
         budget = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + budget
         share = max(budget / len(self._endpoints), _LEAST_ATTEMPT)
-        jitter = tenacity.wait_random_exponential(multiplier=0.05, max=1)
+        jitter = tenacity.wait_random_exponential(multiplier=0.05, max=0.5)
         reasons: dict[str, str] = {}
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(AttemptError),
@@ -204,7 +206,7 @@ class EtcdCalls:
                 metadata = self.metadata(connection, deadline)
                 try:
                     answer = _perform(method(connection), request, deadline, metadata, track)
-                    self.doubtful = False
+                    self._answered()
                     return answer
                 except grpc.RpcError as error:
                     # A refused token means that nothing was done, so even a transaction may be sent again.
@@ -219,6 +221,12 @@ class EtcdCalls:
             self.current()
             raise AttemptError(str(error)) from error
         raise AssertionError("unreachable")
+
+    def _answered(self) -> None:
+        """A call has succeeded."""
+        doubted, self.doubtful = self.doubtful, False
+        if doubted:
+            self.on_answer()
 
     def _judge(self, error: grpc.RpcError, connection: Connection) -> Exception:
         """Return the exception that stands for a failed call, and take leave of an endpoint that fails."""

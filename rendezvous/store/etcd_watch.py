@@ -107,6 +107,7 @@ class EtcdWatch:
         self._on_reset, self._on_events, self._on_close = on_reset, on_events, on_close
         self._position: _Position | None = None
         self._stopped = threading.Event()
+        self._hurried = threading.Event()  # whether to try again without further delay
         self._lock = threading.Lock()
         self._call: Any = None
         self._connection: Connection | None = None
@@ -120,6 +121,7 @@ class EtcdWatch:
         """End the watch, see `WatchHandle.close`."""
         with self._lock:
             self._stopped.set()
+            self._hurried.set()
             call = self._call
         if call is not None:
             call.cancel()
@@ -133,6 +135,10 @@ class EtcdWatch:
             call = self._call if self._connection is connection else None
         if call is not None:
             call.cancel()
+
+    def hurry(self) -> None:
+        """Try again now, if the watch waits to do so: etcd has answered somebody."""
+        self._hurried.set()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -151,7 +157,8 @@ class EtcdWatch:
             elif isinstance(error, grpc.RpcError) and self._connection is not None:
                 self._calls.leave(self._connection)
             self._report(error)
-            self._stopped.wait(self._delay * random.uniform(0.5, 1.0))
+            self._hurried.wait(self._delay * random.uniform(0.5, 1.0))
+            self._hurried.clear()
             self._delay = min(2 * self._delay, _LONGEST_DELAY)
 
     def _report(self, error: Exception) -> None:

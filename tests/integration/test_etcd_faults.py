@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from reknit.rendezvous.errors import LeaseLost, StoreError, StoreRefused, StoreUnavailable
+from reknit.rendezvous.store import etcd_watch
 from reknit.rendezvous.store.embedded import EmbeddedEtcd, find_etcd
 from reknit.rendezvous.store.endpoints import TlsFiles
 from reknit.rendezvous.store.etcd import EtcdStore
@@ -205,6 +206,20 @@ def test_a_watch_outlives_a_long_outage_and_says_so_once(
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert len(recorder.resets) == 1
+
+
+def test_a_call_that_is_answered_ends_the_watches_wait(
+    server: EmbeddedEtcd, store: EtcdStore, recorder: Any, wait_until: WaitUntil, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd_watch, "_FIRST_DELAY", 3600.0)
+    store.watch("/w", recorder.on_reset, recorder.on_events)
+    recorder.wait()
+    kill(server, wait_until)
+    with pytest.raises(StoreUnavailable):
+        store.get("/w", timeout=0.2)
+    server.start()
+    store.put("/w", b"", timeout=10)
+    recorder.wait(events=1)
 
 
 def test_a_watch_begun_before_its_etcd_waits_for_it(tmp_path: Path, recorder: Any, wait_until: WaitUntil) -> None:
