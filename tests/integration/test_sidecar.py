@@ -16,7 +16,10 @@ import pytest
 from tests.faults.following import STOP
 from tests.faults.harness import ROOT, TRAIN_DATA
 
+from reknit.rendezvous.keys import Keys
 from reknit.rendezvous.store.embedded import EmbeddedEtcd
+from reknit.rendezvous.store.etcd import EtcdStore
+from reknit.runtime.job import EXIT_ORPHAN
 
 START_SECONDS = 60.0
 
@@ -25,15 +28,16 @@ class Pod:
     """One agent, its events, and the workers that a test starts beside it."""
 
     def __init__(self, folder: Path, endpoint: str) -> None:
+        folder.mkdir(exist_ok=True)
         self.folder, self.endpoint = folder, endpoint
         self.socket, self.orders = folder / "private" / "agent.sock", folder / "orders"
         self.orders.mkdir()
         self.output = (folder / "output").open("ab")
         self.children: list[subprocess.Popen[bytes]] = []
 
-    def agent(self, replicas: int) -> subprocess.Popen[bytes]:
+    def agent(self, replicas: int, *more: str) -> subprocess.Popen[bytes]:
         options = ["--etcd", self.endpoint, "--job", "pod", "--replicas", str(replicas), "--socket", str(self.socket)]
-        options += ["--events", str(self.folder / "events"), "--detect", "3"]
+        options += ["--events", str(self.folder / "events"), "--detect", "3", *more]
         return self._start(["-m", "reknit.runtime.cli", "agent", *options], {})
 
     def worker(self, name: str) -> subprocess.Popen[bytes]:
@@ -130,3 +134,116 @@ def test_a_killed_worker_that_somebody_starts_again_is_healed_and_trains_on(pod:
     pod.stop_at(at + 30)
     assert pod.wait_ends(stays, again, agent) == [0, 0, 0]
     assert pod.step("w0") == pod.step("w1") == at + 30
+
+
+# ---------------------------------------------------------------- the agent alone crashes, and comes back
+
+
+class Pair:
+    """Two pods of one job with a worker each: `w-a` beside agent `a`, `w-b` beside agent `b`."""
+
+    def __init__(self, folder: Path, endpoint: str, first: str) -> None:
+        self.keys, self.store = Keys("pod"), EtcdStore(endpoint)
+        self.pods = {name: Pod(folder / name, endpoint) for name in ("a", "b")}
+        self.agents: dict[str, subprocess.Popen[bytes]] = {}
+        self.workers: dict[str, subprocess.Popen[bytes]] = {}
+        self.store.connect(timeout=10.0)
+        for name in (first, *{"a", "b"} - {first}):
+            self.start_agent(name)
+            self.pods[name].wait(self.leader, "a leader", 20.0)
+        for name in self.pods:
+            self.start_worker(name)
+        self.wait_steps(5)
+
+    def start_agent(self, name: str) -> None:
+        self.agents[name] = self.pods[name].agent(2, "--agent", name, "--detect", "5")
+
+    def start_worker(self, name: str) -> None:
+        self.workers[name] = self.pods[name].worker(f"w-{name}")
+
+    def leader(self) -> str | None:
+        entry = self.store.get(self.keys.leader)
+        return None if entry is None else entry.value.decode()
+
+    def lease(self, name: str) -> int | None:
+        entry = self.store.get(self.keys.agent(name))
+        return None if entry is None else entry.lease
+
+    def step(self, name: str) -> int:
+        return self.pods[name].step(f"w-{name}")
+
+    def wait_steps(self, more: int) -> None:
+        """Until both have made so many more steps."""
+        at = {name: self.step(name) for name in self.pods}
+        for name, pod in self.pods.items():
+            pod.wait(lambda: self.step(name) >= at[name] + more, f"{more} steps of w-{name}")  # noqa: B023
+
+    def generations(self) -> set[int]:
+        return {event["generation"] for pod in self.pods.values() for event in pod.events("plan")}
+
+    def kill_agent(self, name: str) -> float:
+        self.agents[name].kill()
+        self.agents[name].wait()
+        return time.monotonic()
+
+    def finish(self) -> None:
+        at = max(map(self.step, self.pods)) + 30
+        for pod in self.pods.values():
+            pod.stop_at(at)
+        for name, pod in self.pods.items():
+            assert pod.wait_ends(self.workers[name], self.agents[name]) == [0, 0]
+            assert self.step(name) == at
+
+    def close(self) -> None:
+        for pod in self.pods.values():
+            pod.close()
+        self.store.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pair]:
+    with EmbeddedEtcd() as etcd:
+        pair = Pair(tmp_path, etcd.endpoint, getattr(request, "param", "a"))
+        yield pair
+        pair.close()
+
+
+@pytest.mark.parametrize("pair", ["a", "b"], indirect=True, ids=["it led", "the other led"])
+def test_an_agent_that_crashes_and_is_back_within_its_lease_disturbs_nobody(pair: Pair) -> None:
+    pod, before = pair.pods["a"], pair.generations()
+    lease, leader = pair.lease("a"), pair.leader()
+    killed = pair.kill_agent("a")
+    pair.pods["b"].wait(lambda: time.monotonic() > killed + 0.5, "half a second to pass")
+    pair.start_agent("a")
+    pod.wait(lambda: len(pod.events("attached")) == 2, "the worker to attach again", 10.0)
+    pair.wait_steps(20)
+    back = pod.events("attached")[1]
+    away = [event["t"] for event in pod.events("committed", worker="w-a") if killed < event["t"] < back["t"]]
+    assert len(away) > 3, "w-a did not train on while its agent was away"
+    assert back["incarnation"] == pod.events("attached")[0]["incarnation"]
+    assert (pair.lease("a"), pair.leader(), pair.generations()) == (lease, leader, before)
+
+    # What it adopted is its own: it notices a death, and if it leads it plans.
+    pair.workers["a"].kill()
+    pod.wait(lambda: pod.events("worker_died", worker="w-a"), "the notice of the death", 5.0)
+    at = pair.step("b")
+    pair.pods["b"].wait(lambda: pair.step("b") > at + 10, "the other one to train on alone", 10.0)
+    pair.start_worker("a")
+    pod.wait(lambda: pod.events("healed", worker="w-a"), "the new worker to be healed")
+    pair.finish()
+
+
+def test_an_agent_that_comes_back_later_than_its_lease_finds_its_worker_gone(pair: Pair) -> None:
+    """It was the leader, too: the other agent is elected meanwhile."""
+    lease, pod = pair.lease("a"), pair.pods["a"]
+    pair.kill_agent("a")
+    pod.wait(lambda: pair.workers["a"].poll() is not None, "the worker to give up", 20.0)
+    assert pair.workers["a"].returncode == EXIT_ORPHAN
+    pod.wait(lambda: pair.leader() == "b", "the other agent to lead", 10.0)
+    at = pair.step("b")
+    pair.pods["b"].wait(lambda: pair.step("b") > at + 5, "the other worker to train on alone", 10.0)
+    pair.start_agent("a")
+    pair.start_worker("a")
+    pod.wait(lambda: pod.events("healed", worker="w-a"), "the new worker to be healed")
+    assert pair.lease("a") not in (None, lease)
+    pair.finish()
