@@ -22,8 +22,10 @@ _STOPPED = "nobody of the earlier run of this job lives and there is no checkpoi
 
 
 def has_run(member: Member) -> bool:
-    """Whether this process has ever had a place, so that it may hold a state that was trained."""
-    return bool(member.ready or member.left or member.incomplete or member.torn) or not member.pristine
+    """Whether this process lives and has ever had a place, so that it may hold a state that was trained."""
+    return not member.dead and (
+        bool(member.ready or member.left or member.incomplete or member.torn) or not member.pristine
+    )
 
 
 def earlier_generation(head: Head | None, members: Iterable[Member]) -> int:
@@ -39,7 +41,7 @@ def continued(plan: Plan, members: Iterable[Member], earlier: int) -> Plan:
 
     `earlier`: what `earlier_generation` gave when this leader's session started.  The blank one's reason says why.
     """
-    here = list(members)
+    here = [member for member in members if not member.dead]
     if plan.state in (FINISHED, LOST):
         of_that_run = history(plan).keys() | set(plan.spares)  # one that came late must not begin the job anew
         over = not any(m.name in of_that_run for m in here)

@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reknit.rendezvous.errors import StoreUnavailable
-from reknit.rendezvous.keys import Assignment, Keys, decode_assignment
+from reknit.rendezvous.codec import decode_spec
+from reknit.rendezvous.keys import Keys
+from reknit.rendezvous.leader.judging import Judge
+from reknit.rendezvous.leader.news import News, newest
 from reknit.rendezvous.leader.publisher import Publisher
-from reknit.rendezvous.leader.term import LOOK, News, Tenure, Term
+from reknit.rendezvous.leader.term import LOOK, Known, Tenure, Term
+from reknit.rendezvous.parts import Head
 from reknit.rendezvous.plan import Patience
-from reknit.rendezvous.records import Spec
+from reknit.rendezvous.records import Name, Plan, Spec
 from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.store.protocol import Store, WatchHandle
 
@@ -42,7 +45,8 @@ class Leader:
 
     Args:
         spec: what to go by while the store shows no spec that fits; later, the last one that did.
-        detect: seconds after which a member that no replica needs at its coordinate is asked to start afresh.
+        detect: the lease's time to live (seconds): by it go the waits that `Term` names.
+        judge: who of those who have a place hangs, so that it has to be put out, and why.
     """
 
     def __init__(
@@ -55,11 +59,17 @@ class Leader:
         patience: Patience | None = None,
         detect: float = 5.0,
         operation: float = 1.5,
+        judge: Judge | None = None,
     ) -> None:
         self._store, self._keys, self._tenure = store, Keys(job), tenure
         self._patience, self._detect, self._operation = patience or Patience(), detect, operation
+        self._judge = judge
         self.spec = spec
         self.earlier = 0  # the newest generation of an earlier run: what `Session.look_back` found
+        self._seen: Head | None = None
+        self._plan: Plan | None = None  # the newest one that this agent knew when it led
+        self._given: dict[Name, int] = {}
+        self._spec_watch: WatchHandle | None = None
         self._rejected = Rejected(logger)
         self._condition = threading.Condition()
         self._revision = 0
@@ -69,8 +79,13 @@ class Leader:
         self._thread = threading.Thread(target=self._run, name="leader", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, which waits for `lead`."""
+        """Start the thread, which waits for `lead`, and the watch of the spec, as a store may lose it."""
+        self._spec_watch = self._store.watch(self._keys.spec, self._remember, self._remember)
         self._thread.start()
+
+    def see(self, head: Head) -> None:
+        """Note the newest head that this agent has seen: no leader must give out its number again."""
+        self._seen = head
 
     def lead(self, revision: int) -> None:
         """Lead under the fence `revision`: this agent was elected."""
@@ -85,6 +100,8 @@ class Leader:
         with self._condition:
             self._closed = True
         self._set(0)
+        if self._spec_watch is not None:
+            self._spec_watch.close()
         if self._thread.is_alive():
             self._thread.join(2 * self._operation + 1)
 
@@ -103,8 +120,17 @@ class Leader:
         with self._condition:
             self._revision = revision
             if self._term is not None:
-                self._term.end()
+                self._term.inbox.end()
             self._condition.notify_all()
+
+    def _remember(self, news: News) -> None:
+        entry = newest(news)
+        try:
+            spec = None if entry is None else decode_spec(entry.value)
+        except ValueError:
+            return  # whoever leads says so
+        if spec is not None and (self.spec is None or self.spec.axes == spec.axes):
+            self.spec = spec
 
     def _run(self) -> None:
         while True:
@@ -113,35 +139,32 @@ class Leader:
                     self._condition.wait()
                 if self._closed:
                     return
-                publisher = Publisher(self._store, self._keys, self._revision, self._rejected, self._operation)
-                term = Term(
-                    self._revision,
-                    publisher,
-                    self._rejected,
-                    self._tenure,
-                    self._patience,
-                    self._detect,
-                    self.spec,
-                    self.earlier,
-                )
-                self._term = term
+                self._term = term = self._begin(self._revision)
             try:
                 self._serve(term)
             except Exception:
                 logger.exception("leading failed, will begin again")
             with self._condition:
-                self._term, self.spec = None, term.spec
+                self._term = None
+                self._plan, self._given = term.publisher.plan or self._plan, term.assignments.given
                 if self._revision == term.revision and not self._closed:
                     self._condition.wait(LOOK)
                 self._published += term.published
 
+    def _begin(self, revision: int) -> Term:
+        publisher = Publisher(self._store, self._keys, revision, self._rejected, self._operation)
+        publisher.remember(self._seen, self._plan)
+        known = Known(self.spec, self.earlier, self._given)
+        return Term(publisher, self._rejected, self._tenure, self._patience, self._detect, known, self._judge)
+
     def _serve(self, term: Term) -> None:
         watches: list[WatchHandle] = []
         try:
-            watches.append(self._watch(term, self._keys.members, term.on_members, prefix=True))
-            watches.append(self._watch(term, self._keys.spec, term.on_spec))
+            watches.append(self._watch(term, self._keys.members, term.roster.take, prefix=True))
+            watches.append(self._watch(term, self._keys.accusations, term.accusations.take, prefix=True))
+            watches.append(self._watch(term, self._keys.assignments, term.assignments.take, prefix=True))
+            watches.append(self._watch(term, self._keys.spec, term.standing_spec.take))
             watches.append(self._watch(term, self._keys.head, term.on_head))
-            term.given = self._given(term)
             while term.wait():
                 term.look(time.monotonic())
         finally:
@@ -150,19 +173,6 @@ class Leader:
 
     def _watch(self, term: Term, key: str, take: Callable[[News, float], None], *, prefix: bool = False) -> WatchHandle:
         def put(news: News) -> None:
-            term.hear(take, news, time.monotonic())
+            term.inbox.put(take, news, time.monotonic())
 
         return self._store.watch(key, put, put, prefix=prefix)
-
-    def _given(self, term: Term) -> dict[str, Assignment]:
-        """The assignments that stand.  Only leaders write them, so that nobody need watch them."""
-        while not term.ended:
-            try:
-                found = self._store.list(self._keys.assignments, timeout=self._operation).entries
-            except StoreUnavailable as error:
-                logger.warning("cannot read the assignments, will try again: %s", error)
-                term.pause()
-                continue
-            read = (self._rejected.read(entry, decode_assignment) for entry in found)
-            return {assignment.name.worker_id: assignment for assignment in read if assignment is not None}
-        return {}

@@ -7,15 +7,16 @@ looked, so a deposed leader writes nothing, and of two writers of a generation o
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from reknit.rendezvous.errors import Deposed, RecordError, StoreUnavailable
-from reknit.rendezvous.keys import Assignment, Keys, encode_assignment
+from reknit.rendezvous.errors import RecordError, StoreUnavailable
+from reknit.rendezvous.keys import Keys
+from reknit.rendezvous.leader.fence import Fence
 from reknit.rendezvous.parts import Head, decode_head, decode_whole, encode, encode_head, head_of, parts_prefix
 from reknit.rendezvous.records import WAITING, Former, Member, Plan
 from reknit.rendezvous.rejected import Rejected
-from reknit.rendezvous.store.protocol import Compare, Delete, Operation, Put, Store
+from reknit.rendezvous.store.protocol import Compare, Operation, Put, Store
 
 logger = logging.getLogger(__name__)
 
@@ -33,34 +34,53 @@ class Publisher:
     """
 
     def __init__(self, store: Store, keys: Keys, revision: int, rejected: Rejected, timeout: float) -> None:
-        self._store, self._keys, self._revision = store, keys, revision
-        self._rejected, self._timeout = rejected, timeout
+        self.fence = Fence(store, keys, revision, timeout)
+        self._keys, self._rejected = keys, rejected
         self._mod_revision = 0
         self._bytes = encode_head(head_of(NOTHING, ""))
         self._uncertain = False
         self._collected = 0
+        self._seen: Head | None = None
+        self._remembered = False
+        self.emptied = False  # the last load found a store that had lost the plan altogether
         self.plan: Plan | None = None
+
+    def remember(self, seen: Head | None, plan: Plan | None) -> None:
+        """Go by these if the store has lost them: the newest head that this agent saw, and its own newest plan."""
+        self._seen = seen
+        newer = (
+            seen is not None and plan is not None and (seen.generation, seen.writer) > (plan.generation, plan.writer)
+        )
+        if plan is not None and plan.writer and not newer:
+            self.plan, self._bytes, self._remembered = plan, encode(plan)[0], True
 
     # ---------------------------------------------------------------- reading
 
-    def load(self, members: Sequence[Member]) -> None:
-        """Find out the newest plan.
+    def load(self, members: Sequence[Member], *, all_here: bool = True) -> bool:
+        """Find out the newest plan; return whether it is known.
 
         What is missing or damaged is put right from what this leader knows, or from the plan's history.  Failing
-        that, nobody's state counts as current, and the members' reports decide (rule 10 of recovery/PROTOCOL.md).  No
-        number of a generation that anybody may have seen is given out again.
+        that, nobody's state counts as current, and the members' reports decide (rule 10 of recovery/PROTOCOL.md): but
+        not before `all_here`, all who live have come back, as nobody then knows who else had a place.  No number of a
+        generation that anybody may have seen is given out again.
         """
-        entry = self._store.get(self._keys.head, timeout=self._timeout)
+        entry = self.fence.get(self._keys.head)
         self._mod_revision = 0 if entry is None else entry.mod_revision
         head = None if entry is None else self._rejected.read(entry, decode_head)
-        reported = newest_reported(members)
+        reported = max(newest_reported(members), self._seen.generation if self._seen is not None else 0)
         known = max(reported, self.plan.generation if self.plan is not None else 0)
+        self.emptied = entry is None and known > 0
         if entry is None or head is None or head.generation < known:
-            self._recover(members, reported)
+            if not self._recover(members, reported, all_here or entry is not None):
+                return False
         elif self.plan is None or (head.generation, head.writer) != (self.plan.generation, self.plan.writer):
             self._adopt(head, entry.value, members)
+        elif self._remembered and self._whole(head) is None:
+            self._put_back(self.plan, *encode(self.plan))
+        self._remembered = False
         if self._uncertain:
             self._close_off()
+        return True
 
     @property
     def mod_revision(self) -> int:
@@ -76,7 +96,7 @@ class Publisher:
 
     def _whole(self, head: Head) -> Plan | None:
         prefix = self._keys.prefix + parts_prefix(head.generation, head.writer)
-        found = self._store.list(prefix, timeout=self._timeout)
+        found = self.fence.list(prefix)
         parts = {entry.key.removeprefix(self._keys.prefix): entry.value for entry in found.entries}
         try:
             plan = decode_whole(head, parts)
@@ -87,29 +107,35 @@ class Publisher:
             return None
         return plan
 
-    def _recover(self, members: Sequence[Member], reported: int) -> None:
+    def _recover(self, members: Sequence[Member], reported: int, all_here: bool) -> bool:
         """The head is missing, damaged or older than what has been seen."""
         if self.plan is not None and self.plan.generation >= reported:
-            self._put_back(self.plan, self._bytes)
-            return
-        history = self._store.list(self._keys.plans, timeout=self._timeout)
+            # Who lost the head may have lost its parts as well, and a newcomer will ask for them.
+            self._put_back(self.plan, *encode(self.plan))
+            return True
+        history = self.fence.list(self._keys.plans)
         heads = {_generation(entry.key, self._keys.plans): entry for entry in history.entries}
         newest = max([reported, *heads])
         if newest == 0:
-            return
+            return True
         kept = heads.get(newest)
-        head = None if kept is None else self._rejected.read(kept, decode_head)
-        plan = self._whole(head) if head is not None and head.generation == newest else None
+        decoded = None if kept is None else self._rejected.read(kept, decode_head)
+        if decoded is not None and decoded.generation != newest:
+            decoded = None
+        plan = None if decoded is None else self._whole(decoded)
         if kept is not None and plan is not None:
-            self._put_back(plan, kept.value)
-        else:
+            self._put_back(plan, kept.value, {})
+        elif all_here:
             ran = reported > 0 or any(m.coordinate is not None and not m.pristine for m in members)
-            self._give_up(unknown_places(newest, head, members if ran else ()))
+            seen = self._seen if self._seen is not None and self._seen.generation == newest else None
+            self._give_up(unknown_places(newest, decoded or seen, members if ran else ()))
+        else:
+            return False
+        return True
 
-    def _put_back(self, plan: Plan, head: bytes) -> None:
-        logger.error("the plan's head was missing, damaged or old: putting back generation %d", plan.generation)
-        self._mod_revision = self._transact([Put(self._keys.head, head)])
-        self.plan, self._bytes = plan, head
+    def _put_back(self, plan: Plan, head: bytes, parts: Mapping[str, bytes]) -> None:
+        logger.error("the newest plan was missing, damaged or old: putting back generation %d", plan.generation)
+        self._write(plan, head, parts)
 
     def _give_up(self, plan: Plan) -> None:
         logger.error("%s; everybody is placed anew", plan.reason)
@@ -124,49 +150,34 @@ class Publisher:
 
     def publish(self, plan: Plan) -> None:
         """Write a plan: its parts before, or with, its head."""
-        plan = replace(plan, writer=self._revision)
-        head, parts = encode(plan)
+        plan = replace(plan, writer=self.fence.revision)
+        self._write(plan, *encode(plan))
+
+    def _write(self, plan: Plan, head: bytes, parts: Mapping[str, bytes]) -> None:
         prefix = self._keys.prefix
         last = [Put(f"{self._keys.plans}{plan.generation}/head", head), Put(self._keys.head, head)]
-        chunks = list(_chunks(Put(prefix + key, value) for key, value in sorted(parts.items())))
-        if len(chunks[-1]) > OPERATIONS - len(last):
-            chunks.append([])
+        pieces = list(chunks(Put(prefix + key, value) for key, value in sorted(parts.items()))) or [[]]
+        if len(pieces[-1]) > OPERATIONS - len(last):
+            pieces.append([])
         try:
-            for chunk in chunks[:-1]:
-                self._transact(chunk)
-            self._mod_revision = self._transact([*chunks[-1], *last])
+            for piece in pieces[:-1]:
+                self._transact(piece)
+            self._mod_revision = self._transact([*pieces[-1], *last])
         except StoreUnavailable:
             self._uncertain = True
             raise
         self.plan, self._bytes = plan, head
-
-    def assign(self, assignments: Iterable[Assignment]) -> None:
-        """Tell fresh members their coordinates."""
-        puts = [Put(self._keys.assignment(a.name.worker_id), encode_assignment(a)) for a in assignments]
-        for chunk in _chunks(iter(puts)):
-            self._transact(chunk, plan_unchanged=False)
 
     def collect(self) -> None:
         """Delete a generation that is too old to be kept, if there is one."""
         generation = self.plan.generation if self.plan is not None else 0
         first = max(1, self._collected + 1, generation - KEPT - CATCH_UP)
         for old in range(first, generation - KEPT + 1):
-            self._store.delete_prefix(f"{self._keys.plans}{old}/", timeout=self._timeout)
+            self.fence.delete_prefix(f"{self._keys.plans}{old}/")
             self._collected = old
 
-    def forget(self, worker_ids: Iterable[str]) -> None:
-        """Delete the assignments of workers that are gone."""
-        for chunk in _chunks(Delete(self._keys.assignment(worker_id)) for worker_id in worker_ids):
-            self._transact(chunk, plan_unchanged=False)
-
-    def _transact(self, operations: Sequence[Operation], *, plan_unchanged: bool = True) -> int:
-        compares = [Compare.create_revision(self._keys.leader, self._revision)]
-        if plan_unchanged:
-            compares.append(Compare.mod_revision(self._keys.head, self._mod_revision))
-        result = self._store.transaction(compares, operations, timeout=self._timeout)
-        if not result.succeeded:
-            raise Deposed("the leader key or the plan has changed in between; nothing was written")
-        return result.revision
+    def _transact(self, operations: Sequence[Operation]) -> int:
+        return self.fence.write(operations, Compare.mod_revision(self._keys.head, self._mod_revision))
 
 
 def newest_reported(members: Sequence[Member]) -> int:
@@ -184,7 +195,7 @@ def unknown_places(generation: int, head: Head | None, members: Sequence[Member]
     former = tuple(
         Former(member.name, member.coordinate, placed, generation + 1)
         for member in sorted(members, key=lambda member: member.name)
-        if member.coordinate is not None and placed
+        if member.coordinate is not None and placed and not member.dead
     )
     reason = f"who sat where in generation {generation} is lost"
     state = WAITING if head is None else head.state
@@ -198,7 +209,7 @@ def _generation(key: str, prefix: str) -> int:
     return int(number) if part == "head" and number.isascii() and number.isdigit() and len(number) < 19 else 0
 
 
-def _chunks(operations: Iterator[Operation]) -> Iterator[list[Operation]]:
+def chunks(operations: Iterable[Operation]) -> Iterator[list[Operation]]:
     """The operations in order, in chunks that one transaction can take."""
     chunk: list[Operation] = []
     size = 0

@@ -1,4 +1,4 @@
-"""What the leader knows of the members, kept up by snapshots and events; time is passed in.
+"""What the leader knows of the members, kept up by the watch's news; time is passed in.
 
 A record that does not fit leaves out its member; a record that is merely written anew, as after a lost lease, changes
 nothing.
@@ -6,21 +6,21 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from reknit.rendezvous.codec import decode_member
 from reknit.rendezvous.errors import RecordError
 from reknit.rendezvous.keys import check_name
+from reknit.rendezvous.leader.news import News
 from reknit.rendezvous.plan import Observed
 from reknit.rendezvous.records import Member, Name
 from reknit.rendezvous.rejected import Rejected
-from reknit.rendezvous.store.protocol import Entry, Event, Snapshot
+from reknit.rendezvous.store.protocol import Entry, Snapshot
 
 
 class Roster:
     """The members as they are known now, by key.
 
-    Of each, `changed` is when it last said something that the plan waits upon: that it is built, that it left.
+    Of each, `changed` is when it last said something that plans wait upon: that it is built, that it left; `stalled` is
+    when it last said something else about what it is stuck in.  The dead are here as long as their records are.
     """
 
     def __init__(self, rejected: Rejected) -> None:
@@ -29,18 +29,17 @@ class Roster:
         self._entries: dict[str, Entry] = {}
         self.known = False
 
-    def reset(self, snapshot: Snapshot, now: float) -> None:
-        """Take over a complete state."""
+    def take(self, news: News, now: float) -> None:
+        """Take in what stands in the store."""
         self.known = True
-        present = {entry.key for entry in snapshot.entries}
-        for key in [key for key in self._observed if key not in present]:
-            self._drop(key)
-        for entry in snapshot.entries:
-            self._see(entry, now)
-
-    def apply(self, events: Sequence[Event], now: float) -> None:
-        """Take over what happened since."""
-        for event in events:
+        if isinstance(news, Snapshot):
+            present = {entry.key for entry in news.entries}
+            for key in [key for key in self._observed if key not in present]:
+                self._drop(key)
+            for entry in news.entries:
+                self._see(entry, now)
+            return
+        for event in news:
             if event.entry is None:
                 self._drop(event.key)
             else:
@@ -58,8 +57,12 @@ class Roster:
         return found
 
     def names(self) -> set[Name]:
-        """All processes that are here."""
-        return {observed.member.name for observed in self._observed.values()}
+        """All processes that are here, and live."""
+        return {observed.member.name for observed in self._observed.values() if not observed.member.dead}
+
+    def of_agent(self, agent: str) -> list[tuple[Entry, Member]]:
+        """The records that one agent wrote."""
+        return [(self._entries[key], o.member) for key, o in self._observed.items() if o.member.agent == agent]
 
     def _drop(self, key: str) -> None:
         self._observed.pop(key, None)
@@ -76,10 +79,12 @@ class Roster:
         before = self._observed.get(entry.key)
         self._entries[entry.key] = entry
         if before is None or before.member.name != member.name:
-            self._observed[entry.key] = Observed(member, now, now)
+            self._observed[entry.key] = Observed(member, now, now, now)
         else:
             news = _waited_upon(before.member) != _waited_upon(member)
-            self._observed[entry.key] = Observed(member, before.arrived, now if news else before.changed)
+            changed = now if news else before.changed
+            stalled = now if before.member.stall != member.stall else before.stalled
+            self._observed[entry.key] = Observed(member, before.arrived, changed, stalled)
 
 
 def _decode(raw: bytes, key: str) -> Member:

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from reknit.rendezvous.codec import encode_member, encode_spec
+from reknit.rendezvous.codec import decode_spec, encode_member, encode_spec
 from reknit.rendezvous.keys import Keys
+from reknit.rendezvous.leader.judging import Judge
 from reknit.rendezvous.leader.publisher import Publisher
-from reknit.rendezvous.leader.term import Term
+from reknit.rendezvous.leader.term import Known, Term
 from reknit.rendezvous.parts import decode_head
 from reknit.rendezvous.plan import Patience
-from reknit.rendezvous.records import LOST, Axes, Member, Spec
+from reknit.rendezvous.records import LOST, Axes, Member, Plan, Spec
 from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.store.memory import MemoryStore
 from reknit.rendezvous.store.protocol import Snapshot
@@ -38,32 +39,56 @@ class Tenure:
 class Desk:
     """A term with its store, and the members that a test puts there."""
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, judge: Judge | None = None) -> None:
         self.store = MemoryStore()
         self.lease = self.store.grant(3600)
         self.tenure = Tenure()
-        self.spec = spec
+        self.judge = judge
+        self.store.put(KEYS.spec, encode_spec(spec))
         self.begin()
 
-    def begin(self, earlier: int = 0) -> None:
+    def begin(self, known: Known | None = None) -> None:
         """A new leader's term."""
         self.rejected = rejected = Rejected(logging.getLogger("test"))
         self.store.delete(KEYS.leader)
-        revision = self.store.put(KEYS.leader, b"me")
+        revision = self.store.put(KEYS.leader, b"me", lease=self.lease)
         publisher = Publisher(self.store, KEYS, revision, rejected, 1.0)
-        self.term = Term(revision, publisher, rejected, self.tenure, Patience(), 5.0, earlier=earlier)
-        self.store.put(KEYS.spec, encode_spec(self.spec))
-        self.term.on_spec(self.store.list(KEYS.spec), 0.0)
+        self.term = Term(publisher, rejected, self.tenure, Patience(), 5.0, known, self.judge)
+
+    def hear(self, now: float) -> None:
+        """Tell the leader, as its watches do, what stands in the store."""
+        self.term.roster.take(self.store.list(KEYS.members), now)
+        self.term.assignments.take(self.store.list(KEYS.assignments), now)
+        self.term.accusations.take(self.store.list(KEYS.accusations), now)
+        self.term.standing_spec.take(self.store.list(KEYS.spec), now)
 
     def look(self, now: float, *members: Member) -> int:
         """Look at these members at this time, as often as the leader does; return the newest generation."""
-        self.store.delete_prefix(KEYS.members)
-        for member in members:
-            self.store.put(KEYS.member(member.worker_id), encode_member(member), lease=self.lease)
-        self.term.on_members(self.store.list(KEYS.members), now)
-        for _ in range(3):
-            self.term.look(now)
+        self.write(*members)
+        self.go(now)
         return self.term.publisher.plan.generation if self.term.publisher.plan else 0
+
+    def go(self, now: float) -> None:
+        """Look at what stands in the store, as often as the leader does."""
+        for _ in range(3):
+            self.hear(now)
+            self.term.look(now)
+
+    def write(self, *members: Member) -> None:
+        """Let the store hold these members' records, and no others; what does not change is not written."""
+        wanted = {KEYS.member(m.worker_id): encode_member(m) for m in members}
+        standing = {entry.key: entry.value for entry in self.store.list(KEYS.members).entries}
+        for key in standing.keys() - wanted.keys():
+            self.store.delete(key)
+        for key, value in wanted.items():
+            if standing.get(key) != value:
+                self.store.put(key, value, lease=self.lease)
+
+    @property
+    def plan(self) -> Plan:
+        """The newest plan."""
+        assert self.term.publisher.plan is not None
+        return self.term.publisher.plan
 
 
 @pytest.fixture
@@ -88,7 +113,7 @@ def test_the_same_members_make_no_second_plan(desk: Desk) -> None:
 def test_a_member_that_vanishes_and_returns_between_two_looks_changes_nothing(desk: Desk) -> None:
     desk.look(1.0, *ALL)
     nothing = Snapshot((), 1, 1)
-    desk.term.on_members(nothing, 2.0)
+    desk.term.roster.take(nothing, 2.0)
     assert desk.look(2.0, *ALL) == 1
 
 
@@ -137,28 +162,45 @@ def test_nothing_is_published_once_the_lease_may_have_ended(desk: Desk) -> None:
 def test_without_a_spec_nothing_is_planned_and_one_with_other_axes_is_not_taken(desk: Desk) -> None:
     desk.look(1.0, *ALL)
     desk.store.put(KEYS.spec, encode_spec(Spec(Axes(3), 1, 1)))
-    desk.term.on_spec(desk.store.list(KEYS.spec), 2.0)
+    desk.hear(2.0)
     assert desk.term.spec == Spec(Axes(), 1, 3)
     desk.store.put(KEYS.spec, encode_spec(Spec(Axes(), 1, 3, desired=2)))
-    desk.term.on_spec(desk.store.list(KEYS.spec), 3.0)
     assert desk.look(3.0, *ALL) == 2
 
 
-def test_a_new_leader_goes_by_the_last_spec_that_fitted_if_the_stores_does_not(desk: Desk) -> None:
-    known = Spec(Axes(), 1, 2)
-    desk.term.spec = None
-    desk.store.put(KEYS.spec, b"{")
-    desk.term.on_spec(desk.store.list(KEYS.spec), 0.0)
+@pytest.mark.parametrize("found", [b"{", None])
+def test_a_new_leader_puts_back_the_last_spec_that_fitted_before_anything_else(desk: Desk, found: bytes | None) -> None:
+    desk.store.delete(KEYS.spec)
+    if found is not None:
+        desk.store.put(KEYS.spec, found)
     assert desk.look(1.0, *ALL) == 0
-    desk.term.spec = known
+    assert "no spec" in desk.term.waiting_for
+    known = Spec(Axes(), 1, 2)
+    desk.begin(Known(known))
     assert desk.look(2.0, *ALL) == 1
-    assert desk.term.publisher.plan is not None
-    assert len(desk.term.publisher.plan.replicas) == 2
+    entry, head = desk.store.get(KEYS.spec), desk.store.get(KEYS.head)
+    assert entry is not None
+    assert head is not None
+    assert decode_spec(entry.value) == known
+    assert entry.mod_revision < head.mod_revision
+    assert len(desk.plan.replicas) == 2
+
+
+def test_a_spec_that_an_operator_writes_meanwhile_is_not_overwritten(desk: Desk) -> None:
+    desk.store.delete(KEYS.spec)
+    desk.begin(Known(Spec(Axes(), 1, 2)))
+    desk.write(*ALL)
+    desk.hear(1.0)
+    desk.store.put(KEYS.spec, encode_spec(Spec(Axes(), 1, 1)))  # the news of it has not come yet
+    desk.term.look(1.0)
+    assert desk.look(2.0, *ALL) == 1
+    assert len(desk.plan.replicas) == 1
 
 
 def test_a_new_leader_does_not_lead_with_axes_that_are_not_the_jobs(desk: Desk) -> None:
     desk.look(1.0, *ALL)
-    desk.term.spec = Spec(Axes(3), 1, 1)
+    desk.store.put(KEYS.spec, encode_spec(Spec(Axes(3), 1, 1)))
+    desk.begin()
     assert desk.look(2.0, *ALL) == 1
     assert "put them back" in desk.term.waiting_for
 
@@ -188,7 +230,7 @@ def test_assignments_of_workers_that_are_gone_for_long_are_forgotten(desk: Desk)
 def test_a_stopped_job_begins_again_under_agents_that_came_later_and_says_so(desk: Desk) -> None:
     desk.look(1.0, *ALL)
     assert desk.look(2.0, *(replace(m, ready=1, pristine=False) for m in ALL)) == 1
-    desk.begin(earlier=1)
+    desk.begin(Known(earlier=1))
     fresh = [replace(m, incarnation="again", built=False, coordinate=None) for m in ALL]
     assert desk.look(3.0, *fresh) == 1
     assert len(desk.store.list(KEYS.assignments).entries) == 3
@@ -211,7 +253,7 @@ def test_a_job_whose_workers_all_crashed_under_a_living_agent_is_lost_and_can_be
     plan = desk.term.publisher.plan
     assert plan is not None
     assert plan.state == LOST
-    desk.begin(earlier=generation)
+    desk.begin(Known(earlier=generation))
     assert desk.look(5.0, *(replace(m, incarnation="third") for m in ALL)) == generation + 1
     assert desk.term.publisher.plan is not None
     assert "starts again from step 0" in desk.term.publisher.plan.reason
@@ -227,7 +269,7 @@ def test_records_that_no_agent_can_have_written_do_not_stop_the_job(desk: Desk) 
     ]
     for key, value, lease in garbage:
         desk.store.put(key, value, lease=lease)
-    desk.term.on_members(desk.store.list(KEYS.members), 2.0)
+    desk.hear(2.0)
     assert {name.worker_id for name in desk.term.roster.names()} == {"w0", "w1", "w2"}
     assert desk.rejected.count == 3
     assert desk.look(3.0, *here[:2]) == 2
