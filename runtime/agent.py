@@ -34,7 +34,7 @@ from reknit.runtime.attending import Attending
 from reknit.runtime.config import EXIT_FAILED, Config
 from reknit.runtime.events import EventLog
 from reknit.runtime.ipc.server import PeerEvent
-from reknit.runtime.judging import Judged
+from reknit.runtime.judging import Judge, Judged
 from reknit.runtime.plans import Plans, worker_settings
 from reknit.runtime.station import Station
 from reknit.runtime.supervisor.supervisor import Exited, Failed, Started
@@ -85,7 +85,8 @@ class Agent:
         timing = Timing(ttl=ladder.lease, keepalive=ladder.keepalive, answer=ladder.answer)
         self._session = Session(store, config.job, config.agent, put, timing)
         patience = Patience(ladder.join_window, ladder.report_grace)
-        self._leader = Leader(store, config.job, self._session, patience=patience, detect=ladder.detect)
+        judge = Judge(put)
+        self._leader = Leader(store, config.job, self._session, patience=patience, detect=ladder.detect, judge=judge)
         self.station = Station(config, self._session, events, path, put)
         self.plans = Plans(self.station)
         self.attending = Attending(self.station, self.plans)
@@ -223,6 +224,7 @@ class Agent:
             case Started() | Exited() | Failed():
                 self.attending.handle_process(item)
             case HeadSeen(head):
+                self._leader.see(head)
                 self.plans.see(head)
             case ViewFetched():
                 self.plans.place(item)

@@ -1,12 +1,14 @@
-"""Between the leader and `health.verdict`: records and a plan in, evictions out; who is slow or hung is told once.
+"""Between the leader and `health.verdict`: records and a plan in, evictions out.
 
-The verdict knows nothing of records, and the leader nothing of health: this is where they meet.
+The verdict knows nothing of records, and the leader nothing of health: this is where they meet.  Who is slow or hung is
+told of once a step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from reknit.health.verdict import HUNG, SLOW, Doing, Observation, Verdict, judge
 from reknit.rendezvous.plan import Observed
@@ -27,18 +29,33 @@ class Judge:
 
     def __init__(self, tell: Callable[[Judged], None]) -> None:
         self._tell = tell
-        self._told: dict[Name, tuple[str, bool]] = {}
+        self._told: dict[Name, _Told] = {}
 
     def __call__(self, observed: Sequence[Observed], plan: Plan, now: float) -> Mapping[Name, str]:
         """Whom to put out, and why."""
         names, observations = observe(observed, plan, now)
-        verdicts = dict(zip(names, judge(observations), strict=True))
-        news = {name: v for name, v in verdicts.items() if v.state in (SLOW, HUNG)}
-        for name, verdict in news.items():
-            if self._told.get(name) != (verdict.state, verdict.spared):
+        stalls = {item.member.name: item.member.stall for item in observed}
+        told, evicted = {}, {}
+        for name, verdict in zip(names, judge(observations), strict=True):
+            stall = stalls[name]
+            if verdict.state not in (SLOW, HUNG) or stall is None:
+                continue
+            told[name] = _Told(verdict.state, verdict.spared, stall.generation, stall.step)
+            if self._told.get(name) != told[name]:
                 self._tell(Judged(name.worker_id, verdict, plan.generation))
-        self._told = {name: (verdict.state, verdict.spared) for name, verdict in news.items()}
-        return {name: verdict.reason for name, verdict in news.items() if verdict.state == HUNG}
+            if verdict.state == HUNG:
+                evicted[name] = verdict.reason
+        self._told = {**{name: self._told[name] for name in names if name in self._told}, **told}
+        return evicted
+
+
+class _Told(NamedTuple):
+    """What was told of a process, and of which step."""
+
+    state: str
+    spared: bool
+    generation: int
+    step: int
 
 
 def observe(observed: Sequence[Observed], plan: Plan, now: float) -> tuple[list[Name], list[Observation]]:

@@ -40,12 +40,13 @@ def test_a_stall_goes_on_while_its_record_lies_there() -> None:
     assert [(each.worker, each.verdict.state, each.generation) for each in told] == [("b", SLOW, 5), ("b", HUNG, 5)]
 
 
-def test_who_was_well_in_between_is_told_of_again() -> None:
+def test_who_is_slow_is_told_of_once_a_step() -> None:
     told: list[Judged] = []
     judge = Judge(told.append)
-    waits, slow = seen(member("a", stall(WAITS, 6.0))), seen(member("b", stall(SILENT, 6.0)))
-    for other in (slow, slow, seen(member("b")), slow):
-        judge([waits, other], plan("a", "b"), 100.0)
+    waits = seen(member("a", stall(WAITS, 6.0)))
+    for step in (40, 40, None, 40, 41):
+        slow = None if step is None else replace(stall(SILENT, 6.0), step=step)
+        judge([waits, seen(member("b", slow))], plan("a", "b"), 100.0)
     assert [each.verdict.state for each in told] == [SLOW, SLOW]
 
 
