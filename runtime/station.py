@@ -34,7 +34,7 @@ class Station:
     def __init__(self, config: Config, session: Session, events: EventLog, path: Path, put: Any) -> None:
         self.config, self.session, self.events = config, session, events
         self.metrics = Metrics(config.job)
-        self.server: Server = Server(path, put)
+        self.server: Server = Server(path, put, lease_seconds=config.ladder.lease)
         self.workers: dict[str, Worker] = {}
         self.keeper = self._keep(path, put) if config.script is not None else None
         self.progress = Progress(config.spec.min_replicas * config.spec.axes.size, time.monotonic())

@@ -34,8 +34,8 @@ class Link:
 
     `hello` must hold `worker_id` and `incarnation`, and is said anew at each connection (see `set_hello`).  Both
     callbacks run on the link's own thread, in the process's normal descriptor table: `on_message(message)` in the
-    order of sending, what it raises is logged; `on_gone()` once, `lease_seconds` after the agent was last there, or
-    when it refuses this worker.
+    order of sending, what it raises is logged; `on_gone()` once, `lease_seconds` (or as many as the agent's welcome
+    says) after the agent was last there, or when it refuses this worker.
     """
 
     def __init__(
@@ -188,6 +188,8 @@ class Link:
             welcome = next(reader.feed(_receive_line(sock)))
             if welcome["type"] != "welcome":
                 raise MessageError(f"expected a welcome, got {welcome['type']!r}")
+            if isinstance(welcome.get("lease"), (int, float)):
+                self._lease = float(welcome["lease"])
         except (OSError, MessageError, StopIteration):
             sock.close()
             return None

@@ -90,7 +90,8 @@ class Server:
     """Listens for workers and tells `on_event` of them, on the server's own thread.
 
     `on_event` may be a queue's `put`; it should return soon, and what it raises is logged and goes no further.
-    `counters` says what was turned away: `refused`, `malformed`, `overflow`, `unnamed`, `accept_failed`.
+    `lease_seconds`: workers are told that they may train on for so long when this agent is away.  `counters` says what
+    was turned away: `refused`, `malformed`, `overflow`, `unnamed`, `accept_failed`.
     """
 
     def __init__(
@@ -100,12 +101,14 @@ class Server:
         *,
         outbound_limit: int = 4 << 20,
         hello_seconds: float = 10.0,
+        lease_seconds: float | None = None,
     ) -> None:
         self.path = Path(path)
         self.counters: collections.Counter[str] = collections.Counter()
         self._on_event = on_event
         self._outbound_limit = outbound_limit
         self._hello_seconds = hello_seconds
+        self._welcome = {"type": "welcome", "lease": lease_seconds}
         self._lock = threading.Lock()
         self._attached: dict[int, _Connection] = {}  # peer number → control connection
         self._dirty: set[_Connection] = set()
@@ -271,7 +274,7 @@ class Server:
             self._unpaired.discard(member)
         with self._lock:
             self._attached[peer.number] = control
-        self.send(peer, {"type": "welcome"})
+        self.send(peer, self._welcome)
         self._tell(PeerEvent("opened", peer))
         for message in control.early:
             self._tell(PeerEvent("message", peer, message))

@@ -360,6 +360,16 @@ def test_the_worker_gives_up_when_the_lease_must_have_ended(agent: Agent, path: 
     worker.link.close()
 
 
+def test_how_long_the_agent_may_be_away_is_the_agents_to_say(path: Path) -> None:
+    agent, worker = Agent(path, lease_seconds=0.3), Worker(path, lease_seconds=300.0)
+    attach(agent, worker)
+    lost = time.monotonic()
+    agent.server.close()
+    assert worker.gone.wait(DEADLINE)
+    assert 0.3 <= time.monotonic() - lost < 2.0
+    worker.link.close()
+
+
 def test_a_dropped_worker_attaches_again(agent: Agent, worker: Worker) -> None:
     peer = attach(agent, worker)
     agent.server.drop(peer, "for the test")
