@@ -59,9 +59,7 @@ def run(chaos: Chaos) -> int:
     try:
         store.connect(timeout=CONNECT_SECONDS)
         if not watch.exists(CONNECT_SECONDS):
-            raise ChaosError(
-                f"etcd at {chaos.etcd} knows no job {chaos.job}: check --job and --etcd, or start it first"
-            )
+            raise ChaosError(f"etcd at {chaos.etcd} knows no job {chaos.job}: is it started, under this --job ID?")
         watch.start()
         with _until_interrupted() as interrupted:
             striker = Striker(chaos, watch)

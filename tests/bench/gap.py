@@ -6,7 +6,6 @@ have been committing for a while, one is SIGKILLed at a random moment of a step.
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import tempfile
@@ -20,6 +19,7 @@ from statistics import median
 from tests.bench.processes import ROOT, Processes
 from tests.bench.table import Figure, Spread
 
+from reknit.runtime.chaos.injector import strike
 from reknit.runtime.demo.situation import Situation
 from reknit.runtime.demo.story import Event, Reader
 from reknit.runtime.supervisor.restart import RestartPolicy
@@ -28,7 +28,7 @@ REPLICAS = 3
 STEP_MS = 33
 SETTLED_STEPS = 10  # at full strength, between two kills
 PATIENCE_SECONDS = 60
-_SCRIPT = ROOT / "deploy" / "examples" / "train_ddp.py"
+SCRIPT = ROOT / "deploy" / "examples" / "train_ddp.py"
 
 
 @dataclass(frozen=True)
@@ -66,43 +66,43 @@ def stop_of(kill: Kill, events: Sequence[Event]) -> Stop:
     later = [event for event in events if event["t"] > kill.t]
     commits = [event for event in events if event["event"] == "committed" and event["worker"] != kill.worker]
     survivors = sorted({event["worker"] for event in commits})
-    plan = _first(later, lambda e: e["event"] == "plan" and e["generation"] > kill.generation)
+    plan = first(later, lambda e: e["event"] == "plan" and e["generation"] > kill.generation)
     following = plan["generation"]
     by_worker: dict[str, list[Event]] = {name: [e for e in later if e["worker"] == name] for name in survivors}
 
     def last(choose: Callable[[Event], bool]) -> float:
-        return max(float(_first(mine, choose)["t"]) for mine in by_worker.values()) - kill.t
+        return max(float(first(mine, choose)["t"]) for mine in by_worker.values()) - kill.t
 
     gaps, any_gaps, befores = [], [], []
     for name, mine in by_worker.items():
         before = max(e["t"] for e in commits if e["worker"] == name and e["t"] <= kill.t)
-        gaps.append(_first(mine, _worked_in(following))["t"] - before)
-        any_gaps.append(_first(mine, lambda e: e["event"] == "committed")["t"] - before)
+        gaps.append(first(mine, worked_in(following))["t"] - before)
+        any_gaps.append(first(mine, lambda e: e["event"] == "committed")["t"] - before)
         befores.append(kill.t - before)
-    reinits = [_first(mine, _done_in(following))["seconds"] for mine in by_worker.values()]
+    reinits = [first(mine, done_in(following))["seconds"] for mine in by_worker.values()]
     return Stop(
         gap=max(gaps),
         any_commit=max(any_gaps),
         before=max(befores),
-        noticed=_first(later, lambda e: e["event"] == "worker_died")["t"] - kill.t,
+        noticed=first(later, lambda e: e["event"] == "worker_died")["t"] - kill.t,
         planned=plan["t"] - kill.t,
         begun=last(lambda e: e["event"] == "reinit_begin"),
-        done=last(_done_in(following)),
-        committed=last(_worked_in(following)),
+        done=last(done_in(following)),
+        committed=last(worked_in(following)),
         reinit=max(reinits),
         full=_full_strength(kill, later) - kill.t,
     )
 
 
-def _worked_in(generation: int) -> Callable[[Event], bool]:
+def worked_in(generation: int) -> Callable[[Event], bool]:
     return lambda e: e["event"] == "committed" and e["version"][0] >= generation and not e.get("rolled_forward", False)
 
 
-def _done_in(generation: int) -> Callable[[Event], bool]:
+def done_in(generation: int) -> Callable[[Event], bool]:
     return lambda e: e["event"] == "reinit_done" and e["generation"] >= generation
 
 
-def _first(events: Iterable[Event], choose: Callable[[Event], bool]) -> Event:
+def first(events: Iterable[Event], choose: Callable[[Event], bool]) -> Event:
     return next(event for event in events if choose(event))
 
 
@@ -122,18 +122,22 @@ def _full_strength(kill: Kill, later: Iterable[Event]) -> float:
 
 
 class Run:
-    """A job under way, as far as its events tell."""
+    """A job under way, as far as its events tell: one file, or one of each agent."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, *paths: Path) -> None:
         self.events: list[Event] = []
         self.situation = Situation()
         self.kills: list[Kill] = []
-        self._reader = Reader(path)
+        self._readers = [Reader(path) for path in paths]
         self._started: dict[str, float] = {}
+
+    def add(self, path: Path) -> None:
+        """One more agent."""
+        self._readers.append(Reader(path))
 
     def read(self) -> None:
         """Take in what has happened since."""
-        for event in self._reader.read():
+        for event in sorted((e for reader in self._readers for e in reader.read()), key=lambda e: float(e["t"])):
             self.events.append(event)
             self.situation.see(event)
             if event["event"] == "worker_started":
@@ -151,10 +155,11 @@ class Run:
         oldest = time.monotonic() - RestartPolicy().quick
         return sorted(name for name in self.situation.seats.values() if self._started[name] < oldest)
 
-    def kill(self, worker: str) -> None:
-        """SIGKILL it now."""
-        self.kills.append(Kill(time.monotonic(), worker, self.situation.generation))
-        os.kill(self.situation.workers[worker].pid, signal.SIGKILL)
+    def strike(self, worker: str, number: int = signal.SIGKILL, *others: int) -> None:
+        """Send a signal to a worker now, and to `others`, processes that are to die with it."""
+        generation = self.situation.generation
+        moment = strike([*others, self.situation.workers[worker].pid], number)
+        self.kills.append(Kill(moment, worker, generation))
 
 
 def collect(kills: int, seed: int) -> tuple[list[Kill], list[Event]]:
@@ -162,17 +167,17 @@ def collect(kills: int, seed: int) -> tuple[list[Kill], list[Event]]:
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="reknit-bench-") as folder, Processes(Path(folder)) as processes:
         steps = ["--steps", "1000000", "--step-ms", str(STEP_MS)]
-        processes.reknit("job", _SCRIPT, *steps, replicas=REPLICAS, events=True)
+        processes.reknit("job", SCRIPT, *steps, replicas=REPLICAS, events=True)
         run = Run(processes.events("job"))
         for _ in range(kills):
-            _wait(run, lambda: run.settled() and bool(run.victims()), processes.check)
+            wait(run, lambda: run.settled() and bool(run.victims()), processes.check)
             time.sleep(chance.random() * run.situation.step_seconds)
-            run.kill(chance.choice(run.victims()))
-        _wait(run, run.settled, processes.check)
+            run.strike(chance.choice(run.victims()))
+        wait(run, run.settled, processes.check)
     return run.kills, sorted(run.events, key=lambda event: float(event["t"]))
 
 
-def _wait(run: Run, until: Callable[[], bool], check: Callable[[], None]) -> None:
+def wait(run: Run, until: Callable[[], bool], check: Callable[[], None]) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not until():
         check()
@@ -182,7 +187,7 @@ def _wait(run: Run, until: Callable[[], bool], check: Callable[[], None]) -> Non
         run.read()
 
 
-def _step_seconds(kills: Sequence[Kill], events: Iterable[Event]) -> float:
+def step_seconds(kills: Sequence[Kill], events: Iterable[Event]) -> float:
     """The median time between a worker's commits, leaving out what follows the kills."""
     steps: list[float] = []
     for worker in {event["worker"] for event in events if event["event"] == "committed"}:
@@ -195,7 +200,7 @@ def run(quick: bool) -> list[Figure]:
     """Kill; the gap beside a step's time, then the moments after the kill, each in the last survivor to come there."""
     kills, events = collect(3 if quick else 20, seed=0)
     stops = [stop_of(kill, events) for kill in kills]
-    step = 1000 * _step_seconds(kills, events)
+    step = 1000 * step_seconds(kills, events)
 
     def spread(field: str) -> Spread:
         return Spread.of(getattr(stop, field) for stop in stops)

@@ -41,13 +41,20 @@ class Processes:
         return process
 
     def reknit(
-        self, name: str, script: Path, *arguments: str, replicas: int, pipe: int = 1, events: bool = False
-    ) -> None:
-        """A standalone job, with all settings at their defaults."""
-        options = ["--standalone", "--replicas", str(replicas), "--pipe", str(pipe)]
+        self,
+        name: str,
+        script: Path,
+        *arguments: str,
+        replicas: int,
+        pipe: int = 1,
+        events: bool = False,
+        options: Sequence[str] = ("--standalone",),
+    ) -> subprocess.Popen[bytes]:
+        """An agent, by default of a standalone job; all settings but those in `options` at their defaults."""
+        options = [*options, "--replicas", str(replicas), "--pipe", str(pipe)]
         if events:
             options += ["--events", str(self.events(name))]
-        self.start(name, [sys.executable, "-m", "reknit.runtime.cli", "run", *options, str(script), *arguments])
+        return self.start(name, [sys.executable, "-m", "reknit.runtime.cli", "run", *options, str(script), *arguments])
 
     def stock(self, name: str, script: Path, *arguments: str, ranks: int) -> None:
         """The same number of bare processes, which meet by a file."""
@@ -55,6 +62,10 @@ class Processes:
         for rank in range(ranks):
             place = ["--rank", str(rank), "--ranks", str(ranks), "--store", str(store)]
             self.start(f"{name}-{rank}", [sys.executable, str(script), *arguments, *place])
+
+    def bury(self, name: str) -> None:
+        """One was killed: wait for its end, and take it for no failure."""
+        _wait(self._running.pop(name))
 
     def events(self, name: str) -> Path:
         """The events file of a reknit job."""
