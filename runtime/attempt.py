@@ -20,6 +20,7 @@ from reknit.runtime import injection
 from reknit.runtime.errors import Interrupted
 from reknit.runtime.recovery.control import ReplicaRounds
 from reknit.runtime.recovery.groups import Groups
+from reknit.runtime.recovery.phase import PATIENT, SHARED
 from reknit.runtime.recovery.state import Update
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Attempt:
             return False
         if not self._committed:
             log.info("step %d is tried again: %s", self._job.state.step + 1, _sentence(error))
-            self._job.event("retried", step=self._job.state.step + 1, reason=_sentence(error))
+            self._job.telling.event("retried", step=self._job.state.step + 1, reason=_sentence(error))
         self._job.recovery.leave(error)
         return True
 
@@ -105,6 +106,7 @@ class Attempt:
         assert groups.rounds is not None
         step = job.state.step
         job._check_registered(optimizer, scheduler, scaler)
+        job.phase.enter("reduce", SHARED)
         injection.reach("reduce", step)
         for reduction in job._reductions():
             reduction.finish()
@@ -117,13 +119,16 @@ class Attempt:
             _clip(groups.rounds, parameters, clip_norm)
         version = Version(groups.generation, step + 1)
         job.state.prepare(version, Update(optimizer, scheduler, scaler, job._take_samples(), job._take_numbers()))
+        job.phase.enter("vote", PATIENT)
         injection.reach("vote", step)
         newest = self._vote(groups)
+        job.phase.enter("the optimizer's step")
         injection.reach("voted", step)
         update = job.state.commit()
         self._committed = True
+        job.phase.committed()
         injection.reach("committed", step)
-        job.tell_committed(version, update)
+        job.telling.committed(version, update)
         if newest > groups.generation:
             job.recovery.leave(None)
 

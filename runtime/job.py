@@ -7,14 +7,13 @@ an attempt anything that the change broke ends the attempt, and the loop tries a
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Any, NoReturn
 
 import torch
@@ -28,19 +27,20 @@ from reknit.runtime.communicator.communicator import check_data_backend
 from reknit.runtime.communicator.meeting import MeetingPoint
 from reknit.runtime.data import Sampler, deal
 from reknit.runtime.errors import Interrupted
-from reknit.runtime.ipc.link import Link
-from reknit.runtime.ipc.messages import MessageError
 from reknit.runtime.pipeline import Pipeline, Share
 from reknit.runtime.process import footprint
+from reknit.runtime.pulse import Pulse
 from reknit.runtime.recovery.formation import choose_backend, prepare
 from reknit.runtime.recovery.gradients import Reduction
 from reknit.runtime.recovery.groups import Groups
+from reknit.runtime.recovery.phase import PATIENT, Phase
 from reknit.runtime.recovery.recovery import Recovery, Released, StateLost
-from reknit.runtime.recovery.state import State, Update
+from reknit.runtime.recovery.state import State
 from reknit.runtime.recovery.wiring import Wiring
 from reknit.runtime.settings import WorkerSettings
 from reknit.runtime.supervisor import bootstrap
 from reknit.runtime.supervisor.restart import EXIT_RESTART
+from reknit.runtime.telling import Telling
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,12 @@ class Job:
         self._samples: list[int] = []
         self._numbers: dict[str, float] = {}
         self.wiring = Wiring()
-        self.recovery = Recovery(self.name, self.state, self.wiring, self._report, self.event, self.tell_committed)
+        self.telling = telling = Telling(self.name)
+        self.phase = Phase()
+        self.recovery = Recovery(
+            self.name, self.state, self.wiring, telling.report, telling.event, telling.committed, self.phase
+        )
+        self._pulse: Pulse | None = None
 
     # ---------------------------------------------------------------- attaching
 
@@ -123,16 +128,9 @@ class Job:
         address = os.environ.get("REKNIT_ADDRESS", "127.0.0.1")
         self._meeting = MeetingPoint("::" if ":" in address else "0.0.0.0")
         host = f"[{address}]" if ":" in address else address
-        self._hello: dict[str, Any] = {
-            "type": "hello",
-            "worker_id": self.name.worker_id,
-            "incarnation": self.name.incarnation,
-            "pid": os.getpid(),
-            "address": f"{host}:{self._meeting.address[1]}",
-        }
         lease = float(os.environ.get("REKNIT_LEASE_SECONDS", "5"))
-        self._link = Link(self._socket, self._hello, self._on_message, self._on_agent_gone, lease_seconds=lease)
-        self._link.start()
+        meets_at = f"{host}:{self._meeting.address[1]}"
+        self.telling.attach(self._socket, meets_at, self.recovery, self._on_message, self._on_agent_gone, lease)
         self._told.wait()
         if self._assignment is None:
             self._exit_waiting(self._ended or FINISHED)
@@ -147,7 +145,11 @@ class Job:
         backend = choose_backend(self.settings.pipe_backend, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         prepare(backend)
         self.wiring.configure(self.settings, backend, self.device)
-        self._keep_in_hello(coordinate=self._coordinate_index)
+        self.telling.everything = self.settings.events
+        self.telling.keep(coordinate=self._coordinate_index)
+        self.phase.enter("building its model")
+        self._pulse = Pulse(self.phase, self.settings.hang, self.telling.pulse)
+        self._pulse.start()
 
     def _on_message(self, message: dict[str, Any]) -> None:
         """A line from the agent, on the link's thread: only noted, and what it interrupts interrupted."""
@@ -240,7 +242,7 @@ class Job:
     def _enter(self) -> Groups:
         if not self._built:
             self._built = True
-            self._report("built")
+            self.telling.report("built")
         try:
             return self.recovery.enter()
         except Released:
@@ -321,6 +323,16 @@ class Job:
         """One attempt at the next step; use it as `with job.attempt() as attempt`."""
         return Attempt(self)
 
+    def long_phase(self, what: str = "evaluation", limit: float | None = None) -> AbstractContextManager[None]:
+        """Announce a good reason for keeping the others waiting; use it as `with job.long_phase("evaluation"):`.
+
+        Whoever lets the others wait for longer than the hang time (`--hang`) counts as hung and is replaced.  Put an
+        evaluation, a compilation or a checkpoint that you write by hand inside of this, in an attempt or between two.
+        `what` is shown to whoever asks what the job waits for.  After `limit` seconds (None: never) this worker is no
+        longer excused, which bounds what a hang inside can cost.  Raises ReknitError for a limit that is not positive.
+        """
+        return self.phase.long(what, limit)
+
     def log(self, **numbers: Any) -> None:
         """Numbers (a loss; whatever float() takes) that go with this step's `committed` event.
 
@@ -337,7 +349,7 @@ class Job:
         """
         global _failed
         _failed = True
-        self._report("gone")
+        self.telling.report("gone")
         self.recovery.leave(Interrupted("an exception went through this attempt", group="script", rank=0))
 
     def _begin_attempt(self) -> Groups:
@@ -353,10 +365,12 @@ class Job:
             reduction.begin(groups.data)
         self.state.begin_attempt()
         self._in_attempt = True
+        self.phase.enter("forward and backward")
         return groups
 
     def _end_attempt(self) -> None:
         self._in_attempt = False
+        self.phase.enter("between attempts")
 
     def _check_registered(self, optimizer: torch.optim.Optimizer, scheduler: Any, scaler: Any) -> None:
         """Refuse what would make replicas drift apart: a newcomer gets what is registered, and nothing else."""
@@ -388,7 +402,7 @@ class Job:
         self._dealt.extend(indices)
         if is_last:
             version = Version(self._present().generation, self.state.step + 1)
-            self.event("contributed", step=version.step, samples=self._dealt, version=list(version))
+            self.telling.event("contributed", step=version.step, samples=self._dealt, version=list(version))
         for reduction in self._reductions():
             reduction.arm(is_last)
 
@@ -403,42 +417,6 @@ class Job:
     def _take_numbers(self) -> dict[str, float]:
         numbers, self._numbers = self._numbers, {}
         return numbers
-
-    # ---------------------------------------------------------------- telling the agent
-
-    def event(self, event: str, **fields: Any) -> None:
-        """A line for `--events`; what only a reader of that file wants is not sent without one.  Never raises."""
-        if self.settings is None or not self.settings.events:
-            if event == "contributed":
-                return
-            fields.pop("samples", None)
-        known = self.recovery.groups.generation if self.recovery.groups is not None else self.recovery.known
-        line = {**fields, "type": "event", "event": event, "t": time.monotonic(), "generation": known}
-        try:
-            self._link.report(line, important=True)
-        except MessageError as error:
-            log.warning("the event %s cannot be told: %s", event, error)
-
-    def tell_committed(self, version: Version, update: Update, **more: Any) -> None:
-        """The event of a committed step, with what the script logged."""
-        ours = {"step": version.step, "samples": list(update.samples), "version": list(version), **more}
-        self.event("committed", **{**update.numbers, **ours})
-
-    def _report(self, kind: str, **fields: Any) -> None:
-        """Tell the agent what belongs into this worker's record, now and whenever the agent comes back."""
-        match kind:
-            case "built" | "finished":
-                self._keep_in_hello(**{kind: True})
-            case "ready":
-                self._keep_in_hello(ready=fields["generation"], committed=fields["committed"], prepared=None)
-            case "left":
-                kept = ("incomplete", "torn", "committed", "prepared", "pristine")
-                self._keep_in_hello(left=fields["generation"], **{key: fields[key] for key in kept})
-        self._link.report({"type": kind, **fields}, important=True)
-
-    def _keep_in_hello(self, **standing: Any) -> None:
-        self._hello.update(standing)
-        self._link.set_hello(self._hello)
 
     # ---------------------------------------------------------------- the end
 
@@ -457,16 +435,20 @@ class Job:
         except StateLost:
             _exit_now(EXIT_RESTART)
         finally:
+            if self._pulse is not None:
+                self._pulse.stop()
             self.recovery.close()
-            self._link.close()
+            self.telling.close()
 
     def _finish(self) -> None:
         """The loop has ended: stay until all have made the last step (rule 15), taking part in every comparison."""
         last = self.state.step
         if self._settings.events:
             digest = self.state.digest()
-            self.event("finished", step=last, coordinate=str(self.coordinate), state_sha256=digest, **footprint())
-        self._report("finished", step=last)
+            self.telling.event(
+                "finished", step=last, coordinate=str(self.coordinate), state_sha256=digest, **footprint()
+            )
+        self.telling.report("finished", step=last)
         while True:
             groups = self.recovery.groups
             if groups is None:
@@ -476,6 +458,7 @@ class Job:
                         "the job went back from step %d to %d: this worker starts afresh", last, self.state.step
                     )
                     _exit_now(EXIT_RESTART)
+            self.phase.enter(FINISHED, PATIENT)
             self.recovery.wait_for_newer(groups.generation)
             self.recovery.leave(Interrupted("a newer plan came", group="data", rank=groups.data_rank))
 
@@ -483,7 +466,7 @@ class Job:
 def _exit_now(code: int) -> NoReturn:
     """End this process from any thread, without the interpreter's own end."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
 

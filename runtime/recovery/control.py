@@ -35,6 +35,9 @@ class Gatherer(Protocol):
     ) -> object:
         """Everybody's tensor, one after another; raises Interrupted."""
 
+    def peers_gone(self) -> list[int]:
+        """The ranks that have closed their connections."""
+
     def interrupt(self) -> None:
         """Fail every wait at once."""
 
@@ -99,6 +102,10 @@ class ReplicaRounds:
             self._farewell = [work, row, output]  # kept until the group is closed
         except Interrupted:
             pass
+
+    def peers_gone(self) -> list[int]:
+        """Members whose connections are closed.  Who leaves by `leave` keeps them for a while."""
+        return self._communicator.peers_gone() if self._communicator is not None else []
 
     def interrupt(self) -> None:
         """The formation is over: fail every wait at once."""

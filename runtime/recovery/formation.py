@@ -89,9 +89,13 @@ class Formation:
             self.communicator.close()
         self.group = self.communicator = None
 
+    def peers_gone(self) -> list[int]:
+        """Members whose connections are closed; with NCCL that is not known."""
+        return self.communicator.peers_gone() if self.communicator is not None else []
+
     def lost_a_member(self) -> bool:
         """Whether a connection within the replica is closed, or the formation is over."""
-        return self.ended or (self.communicator is not None and bool(self.communicator.peers_gone()))
+        return self.ended or bool(self.peers_gone())
 
 
 def _abort(group: dist.ProcessGroup) -> None:

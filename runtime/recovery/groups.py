@@ -13,6 +13,7 @@ from reknit.rendezvous.parts import View
 from reknit.rendezvous.records import Name, Replica
 from reknit.runtime.communicator.communicator import Communicator
 from reknit.runtime.recovery.control import ReplicaRounds
+from reknit.runtime.recovery.evidence import Evidence
 from reknit.runtime.recovery.formation import Formation
 
 
@@ -32,6 +33,7 @@ class Groups:
     data: Communicator | None = None
     rounds: ReplicaRounds | None = None
     formation: Formation | None = None
+    evidence: Evidence = field(default_factory=Evidence)
 
     @property
     def generation(self) -> int:
@@ -52,7 +54,12 @@ class Groups:
     @property
     def data_rank(self) -> int:
         """This worker's rank in its data group: its replica's place among the replicas."""
-        return [peer.place.name for peer in self.view.peers].index(self.name)
+        return self.peers.index(self.name)
+
+    @property
+    def peers(self) -> tuple[Name, ...]:
+        """The members of the data group, by rank."""
+        return tuple(peer.place.name for peer in self.view.peers)
 
     @property
     def since(self) -> int:
@@ -70,6 +77,12 @@ class Groups:
                 self.rounds.interrupt()
             if self.formation is not None:
                 self.formation.interrupt()
+
+    def gather_evidence(self) -> None:
+        """Ask every group whose connections are closed.  Ask early: those who leave close theirs, too."""
+        self.evidence.ask(self.data, self.peers)
+        self.evidence.ask(self.rounds, self.replica.names)
+        self.evidence.ask(self.formation, self.replica.names)
 
 
 def in_parallel(tasks: Sequence[Callable[[], None]], cancelled: threading.Event) -> None:

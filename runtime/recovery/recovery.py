@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -20,21 +20,22 @@ from reknit.rendezvous.codec import split_address
 from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.parts import View
 from reknit.rendezvous.records import FINISHED, LOST, Name
+from reknit.runtime import injection
 from reknit.runtime.communicator.communicator import Communicator
 from reknit.runtime.errors import Interrupted
 from reknit.runtime.process import footprint
 from reknit.runtime.recovery.control import ReplicaRounds
-from reknit.runtime.recovery.decision import (
-    Reaction,
-    reaction,
-)
+from reknit.runtime.recovery.decision import Reaction, reaction
+from reknit.runtime.recovery.evidence import Evidence
 from reknit.runtime.recovery.formation import Formation, FormationError, FormationId, form
 from reknit.runtime.recovery.groups import Groups, in_parallel
+from reknit.runtime.recovery.phase import PATIENT, Phase
 from reknit.runtime.recovery.settling import Event, IncompleteError, TellCommitted, compare, settle
 from reknit.runtime.recovery.state import State
 
 log = logging.getLogger(__name__)
 
+LATE_SECONDS = 1.0  # who leaves for a plan that is older than this may have been waited for: it reports that it comes
 RETIRED = 4  # generations whose farewells are kept alive; whoever waits in an older one has been told by a plan
 
 
@@ -72,16 +73,25 @@ class Recovery:
     """One worker's way through the generations."""
 
     def __init__(
-        self, name: Name, state: State, wiring: Wiring, report: Report, event: Event, tell_committed: TellCommitted
+        self,
+        name: Name,
+        state: State,
+        wiring: Wiring,
+        report: Report,
+        event: Event,
+        tell_committed: TellCommitted,
+        phase: Phase,
     ) -> None:
         self.name, self.state, self._wiring, self._report, self._event = name, state, wiring, report, event
-        self._tell_committed = tell_committed
+        self._tell_committed, self._phase = tell_committed, phase
         self._changed = threading.Condition()
         self._newest: View | None = None
+        self._heard = 0.0  # when the newest plan came
         self._groups: Groups | None = None
         self._formation: Formation | None = None
         self._retired: list[ReplicaRounds] = []
         self._left = 0
+        self._placed = False
         self._notice: float | None = None
 
     # ---------------------------------------------------------------- what the reactor thread calls
@@ -91,7 +101,7 @@ class Recovery:
         with self._changed:
             if self._newest is not None and view.generation <= self._newest.generation:
                 return
-            self._newest = view
+            self._newest, self._heard = view, time.monotonic()
             self._react()
             self._changed.notify_all()
 
@@ -146,6 +156,17 @@ class Recovery:
         newest = self._newest
         return newest.generation if newest is not None else 0
 
+    @property
+    def present(self) -> int:
+        """The generation that this worker is in, else the newest generation known."""
+        groups = self._groups
+        return groups.generation if groups is not None else self.known
+
+    @property
+    def step(self) -> int:
+        """Committed steps."""
+        return self.state.step
+
     def check(self) -> None:
         """Raise Interrupted if this generation is over and nobody depends on this worker going on."""
         groups = self._groups
@@ -161,10 +182,17 @@ class Recovery:
         while True:
             groups = self._take_place()
             try:
+                self._phase.enter("connect", PATIENT)
+                injection.reach("connect", self.state.step)
                 self._connect(groups)
+                self._phase.enter("compare", PATIENT)
+                injection.reach("compare", self.state.step)
                 version, rows = compare(groups, self.state)
+                self._phase.enter("heal", PATIENT)
                 settle(groups, self.state, version, rows, self._event, self._tell_committed)
+                self._phase.enter("ready", PATIENT)
                 self._ready(groups)
+                self._phase.enter("between attempts")
                 return groups
             except (Interrupted, IncompleteError) as error:
                 self.leave(error)
@@ -187,6 +215,9 @@ class Recovery:
             self._left = max(self._left, groups.generation)
             torn = self._is_torn(groups, error)
             nothing_newer = self.known <= groups.generation
+            late = not nothing_newer and time.monotonic() - self._heard > LATE_SECONDS
+        if nothing_newer:
+            groups.gather_evidence()
         if groups.rounds is not None:
             if error is None:
                 groups.rounds.agreed_to_leave()
@@ -198,8 +229,10 @@ class Recovery:
         if groups.data is not None:
             groups.data.close()
         incomplete = isinstance(error, IncompleteError)
-        if nothing_newer or incomplete or torn:
-            self._report_left(groups.generation if incomplete else 0, groups.generation if torn else 0, str(error))
+        if nothing_newer or late or incomplete or torn:
+            why = str(error) if error is not None else "all know a newer plan"
+            number = groups.generation
+            self._report_left(number if incomplete else 0, number if torn else 0, why, groups.evidence)
 
     def _is_torn(self, groups: Groups, error: BaseException | None) -> bool:
         """Whether a connection within the replica broke, though nobody said that it leaves (rule 7)."""
@@ -210,7 +243,7 @@ class Recovery:
             return True
         return groups.entered and error.group.startswith("control/")
 
-    def _report_left(self, incomplete: int, torn: int, why: str) -> None:
+    def _report_left(self, incomplete: int, torn: int, why: str, evidence: Evidence) -> None:
         self._report(
             "left",
             generation=self._left,
@@ -220,6 +253,7 @@ class Recovery:
             committed=self.state.committed,
             prepared=self.state.prepared,
             pristine=self.state.pristine,
+            **evidence.fields(),
         )
 
     def _note(self) -> None:
@@ -241,10 +275,14 @@ class Recovery:
                         raise StateLost(view.head.reason)
                     if view.generation > self._left:
                         if view.replica is not None and self.name in view.replica.names:
+                            if not self._placed:
+                                self._phase.progressed()  # as long as nobody counted on it, it waited for nobody
+                            self._placed = True
                             self._groups = Groups(view, self.name)
                             return self._groups
-                        self._left = view.generation
-                        self._report_left(0, 0, "the plan has no place for this worker")
+                        self._left, self._placed = view.generation, False
+                        self._report_left(0, 0, "the plan has no place for this worker", Evidence())
+                self._phase.enter("waiting for a plan", PATIENT)
                 self._changed.wait()
 
     def _connect(self, groups: Groups) -> None:
@@ -271,8 +309,8 @@ class Recovery:
     def _connect_data(self, groups: Groups) -> None:
         peers = groups.view.peers
         prefix = f"data/{groups.generation}/{groups.coordinate}"
-        address = split_address(peers[0].place.address)
-        groups.data = self._wiring.connect(address, prefix, groups.data_rank, len(peers), groups.cancelled)
+        address = peers[0].place.address
+        groups.data = self._build(groups, address, prefix, groups.data_rank, groups.peers)
 
     def _connect_rounds(self, groups: Groups) -> None:
         places = groups.replica.places
@@ -280,9 +318,16 @@ class Recovery:
             groups.rounds = ReplicaRounds(None)
             return
         prefix = f"control/{groups.generation}/{groups.replica.slot}"
-        address = split_address(places[0].address)
-        communicator = self._wiring.connect(address, prefix, groups.coordinate, len(places), groups.cancelled)
+        communicator = self._build(groups, places[0].address, prefix, groups.coordinate, groups.replica.names)
         groups.rounds = ReplicaRounds(communicator)
+
+    def _build(self, groups: Groups, address: str, prefix: str, rank: int, names: Sequence[Name]) -> Communicator:
+        """One group of `names`, the first of whom serves the meeting at `address`.  Raises Interrupted."""
+        try:
+            return self._wiring.connect(split_address(address), prefix, rank, len(names), groups.cancelled)
+        except Interrupted as error:
+            groups.evidence.add(error, names)
+            raise
 
     def _keep_or_form(self, groups: Groups) -> None:
         """Keep the formation's groups if every member has them; else all make them anew, in this generation.
@@ -311,14 +356,14 @@ class Recovery:
     def _form(self, groups: Groups) -> None:
         places, rounds = groups.replica.places, groups.rounds
         assert rounds is not None
-        address = split_address(places[0].address)
+        address = places[0].address
         formation = form(
             groups.replica,
             groups.generation,
             groups.coordinate,
             self._wiring.pipe_backend,
-            lambda prefix: self._wiring.connect(address, prefix, groups.coordinate, len(places), groups.cancelled),
-            lambda: self._wiring.nccl_store(address[0], rounds, groups.coordinate),
+            lambda prefix: self._build(groups, address, prefix, groups.coordinate, groups.replica.names),
+            lambda: self._wiring.nccl_store(split_address(address)[0], rounds, groups.coordinate),
             self._wiring.device,
         )
         with self._changed:
@@ -328,7 +373,9 @@ class Recovery:
         """One round in the replica after healing, then work (rule 12)."""
         assert groups.rounds is not None
         self._report("ready", generation=groups.generation, committed=self.state.committed)
+        injection.reach("ready", self.state.step)
         groups.rounds.say()
+        self._phase.progressed()
         for rounds in self._retired:
             rounds.close()
         self._retired.clear()

@@ -45,6 +45,9 @@ class Member:
         output.copy_(torch.cat([entered[rank] for rank in range(self.size)]))
         return None
 
+    def peers_gone(self) -> list[int]:
+        return []
+
     def interrupt(self) -> None:
         with self.meeting.condition:
             self.meeting.interrupted = True
