@@ -74,7 +74,8 @@ class Term:
     """What a leader knows, and its next step.  Everything but `inbox` belongs to one thread.
 
     `detect` (seconds): the lease's time to live, by which the others have come back after their records were lost; how
-    long a superfluous member is left in peace; the first rest of one that was put out.
+    long a superfluous member is left in peace; the first rest of one that was put out.  `again`: when to look again
+    without news (monotonic), None: only upon news.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Term:
         self.inbox = Inbox()
         self.waiting_for = "nothing is known yet"
         self.published = 0
-        self._again: float | None = None
+        self.again: float | None = None
         self._loaded = False
         self._back_at: float | None = None
         self._lost_at = -math.inf
@@ -119,7 +120,7 @@ class Term:
 
     def wait(self) -> bool:
         """Wait for news or for the time to look again, take in all news; return whether the term goes on."""
-        return self.inbox.wait(self._again)
+        return self.inbox.wait(self.again)
 
     def on_head(self, news: News, now: float) -> None:
         """Notice if somebody else has written `plan`."""
@@ -131,12 +132,12 @@ class Term:
 
     def look(self, now: float) -> None:
         """Decide and act, once; sets when to look again."""
-        self._again = now + LOOK
+        self.again = now + LOOK
         try:
             if not self._tenure.sure(now):
                 self.waiting_for = "the lease may have ended"
             elif self.spec is None or not self._heard():
-                self.waiting_for, self._again = "there is no spec, or the members are not known yet", None
+                self.waiting_for, self.again = "there is no spec, or the members are not known yet", None
             else:
                 self._step(now, self.spec)
         except (StoreUnavailable, Deposed) as error:
@@ -218,12 +219,12 @@ class Term:
         times += [now + LOOK] * self.accusations.again
         times += [now + STALLED] * self._judging.open
         times += [now + RESTING] * bool(rests)
-        self._again = min(times, default=None)
+        self.again = min(times, default=None)
 
     def _sound(self, plan: Plan, spec: Spec) -> bool:
         sizes = {len(replica.places) for replica in plan.replicas} - {spec.axes.size}
         if sizes:
-            self._again = None
+            self.again = None
             why = f"the spec's axes make replicas of {spec.axes.size}, but the job runs with {sizes}: put them back"
             if why != self.waiting_for:
                 logger.error("cannot lead: %s", why)
@@ -241,7 +242,7 @@ class Term:
         if settles <= now or not missing:
             return False
         self.waiting_for = f"{', '.join(sorted(map(str, missing)))} to come back after the store's outage"
-        self._again = min(settles, now + LOOK)
+        self.again = min(settles, now + LOOK)
         return True
 
     def _publish(self, outcome: Outcome, now: float) -> None:
@@ -250,7 +251,7 @@ class Term:
         if outcome.loss:
             self._lost_at = now
         self.published += 1
-        self._again = now  # look once more at once: for assignments, and for what this plan leaves to do
+        self.again = now  # look once more at once: for assignments, and for what this plan leaves to do
         logger.debug(
             "generation %d: %s (%s, %d replicas, %d spares, broken up to %d; %.1f ms)",
             plan.generation,
