@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from reknit.rendezvous.eviction import forgiven
+from reknit.rendezvous.evidence import weigh
 from reknit.rendezvous.places import Places, newest_complete, places_for
 from reknit.rendezvous.records import FINISHED, LOST, WAITING, Member, Name, Plan, Spec, Version
 from reknit.rendezvous.successor import plan_of
@@ -175,17 +176,15 @@ def _state_lost(view: View) -> Outcome:
 
 
 def reports(view: View) -> Outcome | None:
-    """Somebody left the newest generation, knowing nothing newer."""
+    """Somebody left the newest generation, knowing nothing newer: see `evidence`."""
     head = view.previous.generation
     told = [m for m in view.placed if m.left == head]
     if not told:
         return None
-    due = min(view.observed[m.name].changed for m in told) + view.patience.report_grace
-    who = told[0].worker_id
-    if view.now < due:
-        return Outcome(None, f"{who} reports that generation {head} is broken; a loss may follow", again=due)
-    reason = f"{who} reports that a connection of generation {head} broke"
-    return _publish(view, view.choose(), reason, broken=head)
+    weighed = weigh(view, told)
+    if weighed.evict:
+        return losses(view.with_evicted(weighed.evict))
+    return weighed.hold or _publish(view, view.choose(), weighed.reason, broken=head)
 
 
 def planned(view: View) -> Outcome | None:
