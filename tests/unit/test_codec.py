@@ -12,12 +12,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reknit.rendezvous import codec, parts
+from reknit.rendezvous.accusation import (
+    Accusation,
+    AgentRecord,
+    decode_accusation,
+    decode_agent,
+    encode_accusation,
+    encode_agent,
+)
 from reknit.rendezvous.errors import RecordError
+from reknit.rendezvous.keys import NAME, Keys
 from reknit.rendezvous.records import (
+    BUSY,
     FINISHED,
+    LONG,
     LOST,
     RUNNING,
+    SILENT,
     WAITING,
+    WAITS,
     Axes,
     Former,
     Member,
@@ -26,6 +39,7 @@ from reknit.rendezvous.records import (
     Plan,
     Replica,
     Spec,
+    Stall,
     Version,
 )
 
@@ -33,6 +47,9 @@ small = st.integers(0, 2**40)
 words = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=12)
 versions = st.none() | st.builds(Version, small, small)
 names = st.builds(Name, words, words)
+some_names = st.lists(names, max_size=2).map(tuple)
+seconds = st.floats(0, 1e6)
+stalls = st.builds(Stall, small, small, words, st.sampled_from([WAITS, BUSY, LONG, SILENT]), seconds, seconds)
 addresses = st.builds(lambda port: f"10.0.0.1:{port}", st.integers(1, 65535))
 members = st.builds(
     Member,
@@ -46,8 +63,15 @@ members = st.builds(
     *[small] * 4,
     versions,
     versions,
+    some_names,
+    some_names,
+    small,
+    st.none() | stalls,
+    small,
+    st.booleans(),
 )
-places = st.builds(Place, names, words, addresses, small)
+places = st.builds(Place, names, words, addresses, small, words)
+agents = st.from_regex(NAME, fullmatch=True)
 
 
 @st.composite
@@ -65,14 +89,16 @@ def plans(draw: Any) -> Plan:
             st.sampled_from([RUNNING, WAITING, FINISHED, LOST]),
             st.just(replicas),
             st.lists(st.builds(Former, names, small, small, small), max_size=2).map(tuple),
-            st.lists(names, max_size=2).map(tuple),
-            st.lists(names, max_size=2).map(tuple),
+            some_names,
+            some_names,
             small,
             versions,
             st.booleans(),
             small,
             small,
             small,
+            some_names,
+            st.lists(st.tuples(words, small), max_size=2).map(tuple),
         )
     )
     return plan
@@ -81,6 +107,27 @@ def plans(draw: Any) -> Plan:
 @given(members)
 def test_a_member_comes_back_as_it_was(member: Member) -> None:
     assert codec.decode_member(codec.encode_member(member), "m") == member
+
+
+@given(st.builds(Accusation, agents, words, small, st.text(max_size=20), st.booleans()))
+def test_an_accusation_comes_back_with_whom_its_key_names(accusation: Accusation) -> None:
+    raw, key = encode_accusation(accusation), Keys("job").accusation(accusation.agent)
+    assert decode_accusation(raw, key) == accusation
+
+
+@given(st.builds(AgentRecord, agents, words, small, addresses))
+def test_an_agents_record_comes_back_with_whom_its_key_names(record: AgentRecord) -> None:
+    assert decode_agent(encode_agent(record), Keys("job").agent(record.agent)) == record
+
+
+def test_a_record_of_a_version_without_evidence_stalls_and_tombstones_is_read() -> None:
+    old = {"worker_id": "w", "incarnation": "i", "agent": "a", "host": "h", "address": "h:1"}
+    assert codec.decode_member(json.dumps(old).encode(), "m") == Member("w", "i", "a", "h", "h:1")
+    place = {"name": ["w", "i"], "host": "h", "address": "h:1", "since": 3}
+    assert codec.decode_place(place, "p") == Place(Name("w", "i"), "h", "h:1", 3)
+    plan = Plan(3, "why", WAITING, writer=1)
+    rest = json.dumps({"slots": [], "former": [], "spares": []}).encode()
+    assert parts.decode_whole(parts.decode_head(parts.encode(plan)[0]), {"plans/3/1/leader": rest}) == plan
 
 
 def test_what_this_version_does_not_know_is_kept() -> None:
@@ -152,11 +199,18 @@ def test_garbage_is_refused_by_a_typed_error_or_read_as_what_fits(raw: bytes) ->
         codec.decode_spec(raw)
     with pytest.raises(RecordError):
         parts.decode_head(raw)
+    with pytest.raises(RecordError):
+        decode_accusation(raw, "accusations/agent")
+    with pytest.raises(RecordError):
+        decode_agent(raw, "agents/agent")
     with suppress(RecordError):
         assert parts.decode_peers(raw, "key") == ()
 
 
-@given(members, st.sampled_from(["ready", "address", "committed", "built", "worker_id", "coordinate"]), json_values)
+some_fields = ["ready", "address", "committed", "built", "worker_id", "coordinate", "gone", "absent", "stall", "dead"]
+
+
+@given(members, st.sampled_from(some_fields), json_values)
 def test_a_record_with_one_wrong_field_is_read_or_refused_but_never_crashes(
     member: Member, key: str, value: Any
 ) -> None:
@@ -186,6 +240,25 @@ def test_an_address_is_split_and_freed_of_brackets() -> None:
 def test_a_plan_whose_slots_are_garbage_is_refused_by_a_typed_error(slot: object) -> None:
     head = parts.decode_head(parts.encode(Plan(3, "why", WAITING, writer=1))[0])
     rest = json.dumps({"slots": [slot], "former": [], "spares": []}).encode()
+    with pytest.raises(RecordError):
+        parts.decode_whole(head, {"plans/3/1/leader": rest})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"kind": "naps"}, {"seconds": -1}, {"seconds": "5"}, {"limit": float("inf")}, {"step": None}, {"phase": 3}],
+)
+def test_a_stall_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+    told = {"generation": 1, "step": 2, "phase": "reduce", "kind": WAITS, "seconds": 3, "limit": 30}
+    assert codec.read_stall(told, "stall") == Stall(1, 2, "reduce", WAITS, 3.0, 30.0)
+    with pytest.raises(RecordError):
+        codec.read_stall({**told, **wrong}, "stall")
+
+
+@pytest.mark.parametrize("offence", [["w"], ["w", "1"], ["w", True], [1, 1], "w1", None, ["w", 1, 1]])
+def test_a_plan_whose_offences_are_garbage_is_refused(offence: object) -> None:
+    head = parts.decode_head(parts.encode(Plan(3, "why", WAITING, writer=1))[0])
+    rest = json.dumps({"slots": [], "former": [], "spares": [], "offences": [offence]}).encode()
     with pytest.raises(RecordError):
         parts.decode_whole(head, {"plans/3/1/leader": rest})
 

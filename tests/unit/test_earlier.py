@@ -68,3 +68,12 @@ def test_a_former_member_of_a_lost_run_is_one_of_its_members() -> None:
 def test_before_the_first_place_there_is_nothing_to_begin_again() -> None:
     plan = Plan(0, "nothing yet", WAITING)
     assert continued(plan, [NEW], earlier=0) is plan
+
+
+@pytest.mark.parametrize("plan", [STANDING, EMPTY])
+def test_a_record_of_the_dead_is_nobody(plan: Plan) -> None:
+    dead = replace(OLD, dead=True)
+    assert earlier_generation(head_of(plan, ""), [NEW, dead]) == 7
+    assert "starts again from step 0" in continued(plan, [NEW, dead], earlier=7).reason
+    over = replace(OVER, state=LOST)
+    assert "starts again from step 0" in continued(over, [NEW, dead], earlier=0).reason
