@@ -130,7 +130,9 @@ class View:
 
     def _may_sit(self, member: Member) -> bool:
         """A fresh process of a worker that was put out lately waits; who had a place may hold what nobody else has."""
-        return member.name in self.past or (member.built and member.worker_id not in self.findings.resting)
+        if member.name in self.past:
+            return True
+        return member.built and member.worker_id not in self.findings.resting and member.name not in self.findings.evict
 
     def with_evicted(self, evict: Mapping[Name, str]) -> View:
         """The same, with more to put out."""

@@ -56,6 +56,11 @@ class Job:
         for worker in workers:
             self.tell(worker, left=self.plan.generation, **fields)
 
+    def here(self) -> set[Name]:
+        """Who lives and was not put out."""
+        out = self.plan.evicted if self.plan else ()
+        return {o.member.name for o in self.seen.values() if not o.member.dead and o.member.name not in out}
+
     def seats(self) -> list[str]:
         assert self.plan is not None
         return [" ".join(name.worker_id for name in replica.names) for replica in self.plan.replicas]

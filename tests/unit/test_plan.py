@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.planning import Job, formations, running
 
 from reknit.rendezvous.parts import head_of
-from reknit.rendezvous.plan import runs
+from reknit.rendezvous.plan import Findings, history, is_here, runs
 from reknit.rendezvous.records import (
     FINISHED,
     LOST,
@@ -422,8 +422,12 @@ def test_a_plan_that_the_store_lost_is_not_built_upon(forget: bool) -> None:
 # ---------------------------------------------------------------- properties
 
 
+EVENTS = ("lose", "come", "drain", "run", "report", "scale", "renew", "undecided")
+MORE = ("die", "evict", "miss", "rest")
+
+
 @st.composite
-def stories(draw: st.DrawFn) -> tuple[Job, list[tuple[str, int]]]:
+def stories(draw: st.DrawFn, events: tuple[str, ...] = EVENTS) -> tuple[Job, list[tuple[str, int]]]:
     """A job of some shape, and what befalls it: (event, which of those to whom it can happen)."""
     pipe, most = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     desired = draw(st.none() | st.integers(1, most))
@@ -431,8 +435,7 @@ def stories(draw: st.DrawFn) -> tuple[Job, list[tuple[str, int]]]:
     job = Job(pipe, least, most, desired)
     for k in range(draw(st.integers(0, pipe * most + 2))):
         job.come(f"w{k:02}", k % pipe, host=f"h{k // 2}")
-    events = st.sampled_from(["lose", "come", "drain", "run", "report", "scale", "renew", "undecided"])
-    return job, draw(st.lists(st.tuples(events, st.integers(0, 30)), max_size=12))
+    return job, draw(st.lists(st.tuples(st.sampled_from(events), st.integers(0, 30)), max_size=12))
 
 
 def happen(job: Job, event: str, pick: int, k: int, draining: bool = True) -> None:
@@ -465,6 +468,16 @@ def happen(job: Job, event: str, pick: int, k: int, draining: bool = True) -> No
         job.come(worker, old.coordinate or 0, incarnation=old.incarnation + "+", host=old.host)
     elif event == "report" and job.plan is not None and job.seen[worker].member.name in job.plan.names:
         job.leave(worker)
+    elif event == "die":
+        job.tell(worker, dead=True)
+    elif event in ("evict", "rest"):
+        names = {job.seen[w].member.name for w in {worker, here[pick // 2 % len(here)]}}
+        evict = dict.fromkeys(names if event == "evict" else (), "they hang")
+        job.findings = Findings(evict, resting={n.worker_id for n in names})
+    elif event == "miss" and job.plan is not None:
+        for n in job.plan.names & job.here():
+            others = tuple(o for o in sorted(job.plan.names) if (int(o.worker_id[1:]) + pick) % 3 == 0 and o != n)
+            job.leave(n.worker_id, absent=others)
 
 
 def follows(new: Plan, old: Plan, here: set[Name]) -> None:
@@ -488,8 +501,19 @@ def follows(new: Plan, old: Plan, here: set[Name]) -> None:
     assert {f.name for f in new.former} == ({*old.names, *(f.name for f in old.former)} & here) - new.names
 
 
+def keeps_the_state(new: Plan, old: Plan, job: Job) -> None:
+    """Whom a plan has put out is named, and none of them alone held what was committed at its coordinate."""
+    assert set(new.restart) == set(new.evicted) - set(old.evicted)
+    assert not new.names.intersection(new.evicted)
+    past = history(old)
+    living = {o.member.name: o.member for o in job.seen.values() if is_here(o.member, old, past)}
+    current = {name for name in old.names & living.keys() if living[name].ready >= past[name].since}
+    for coordinate in {past[name].coordinate for name in new.restart}:
+        assert not (held := {n for n in current if past[n].coordinate == coordinate}) or held - set(new.restart)
+
+
 @settings(deadline=None, max_examples=150)
-@given(stories())
+@given(stories(EVENTS + MORE))
 def test_one_change_makes_one_plan_and_every_plan_follows_from_the_one_before(
     story: tuple[Job, list[tuple[str, int]]],
 ) -> None:
@@ -502,8 +526,11 @@ def test_one_change_makes_one_plan_and_every_plan_follows_from_the_one_before(
         if outcome.plan is None:
             continue
         job.plan = outcome.plan
-        follows(outcome.plan, old, {o.member.name for o in job.seen.values()})
-        assert job.ask().plan is None, "the same members and reports lead to nothing more"
+        follows(outcome.plan, old, job.here())
+        keeps_the_state(outcome.plan, old, job)
+        more = job.ask().plan
+        spared = set(job.findings.evict) & outcome.plan.names
+        assert more is None or spared & set(more.restart), "the same members and reports lead to nothing more"
 
 
 @settings(deadline=None, max_examples=150)
