@@ -104,21 +104,22 @@ def hangs(count: int, seed: int) -> Run:
     return run
 
 
-def _figures(run: Run, bounded_by: str, bound: float) -> Iterable[Figure]:
+def _figures(run: Run, bounded_by: str, bound: float, goal: float | None = None) -> Iterable[Figure]:
     events = sorted(run.events, key=lambda event: float(event["t"]))
     measured = [gap_of(kill, events) for kill in run.kills]
     gap, planned = Spread.of(gap for gap, _ in measured), Spread.of(plan for _, plan in measured)
-    yield Figure("gap, median", gap.median, bounded_by, 1000 * bound, note=f"{len(measured)} times")
-    yield Figure("gap, worst", gap.worst, bounded_by, 1000 * bound)
+    yield Figure("gap, median", gap.median, bounded_by, 1000 * bound, goal, note=f"{len(measured)} times")
+    yield Figure("gap, worst", gap.worst, bounded_by, 1000 * bound, goal)
     yield Figure("  strike -> the next plan is known", planned.median, note=f"worst {planned.worst:.0f}")
 
 
 def run_node(quick: bool) -> list[Figure]:
     """A node loss: an agent is asked whether it lives, and given so long to answer."""
     ladder = Ladder.derive()
-    return list(_figures(node_losses(2 if quick else 8, seed=0), "ask + answer", ladder.accuse_after + ladder.answer))
+    bound = ladder.accuse_after + ladder.answer
+    return list(_figures(node_losses(2 if quick else 6, seed=0), "ask + answer", bound, goal=1000))
 
 
 def run_hang(quick: bool) -> list[Figure]:
     """A hang: others wait for it as long as --hang says."""
-    return list(_figures(hangs(2 if quick else 8, seed=0), "--hang", HANG_SECONDS))
+    return list(_figures(hangs(2 if quick else 6, seed=0), "--hang", HANG_SECONDS))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -78,7 +79,7 @@ class Soak:
             self._footprints.look({**pids, **more}, now)
 
     def strike(self, seconds: float, seed: int) -> dict[str, Any]:
-        """Run chaos to its end; its report."""
+        """Run chaos to its end; its report.  Fails if the job did not recover from something."""
         command = [sys.executable, "-m", "reknit.runtime.cli", "chaos", "--job", JOB, "--etcd", self._etcd.endpoint]
         command += ["--every", f"{EVERY_SECONDS:g}s", "--kinds", ",".join(KINDS), "--for", f"{seconds:g}s"]
         command += ["--deadline", "1m", "--seed", str(seed), "--json", str(self._report)]
@@ -90,6 +91,8 @@ class Soak:
             finally:
                 chaos.terminate()
         report: dict[str, Any] = json.loads(self._report.read_text())
+        if report["exit"]:
+            self.nodes[0].run.fail(report["verdict"])
         return report
 
     def finish(self) -> int:
@@ -120,7 +123,7 @@ def audit(soak: Soak, report: dict[str, Any], last: int, minutes: float) -> list
     print_gaps(strikes, events)
     growths = soak.growths()
     print_growths(growths)
-    problems = [] if report["exit"] == 0 else [report["verdict"]]
+    problems = []
     if len(strikes) < LEAST_PER_MINUTE * minutes:
         problems.append(f"only {len(strikes)} faults in {minutes:g} minutes")
     problems += complaints(growths, MOST_MEMORY, MOST_DESCRIPTORS, MOST_THREADS)
@@ -133,7 +136,7 @@ def audit(soak: Soak, report: dict[str, Any], last: int, minutes: float) -> list
         invariants.finished_alike(events, last, NODES * PIPE)
     except AssertionError as error:
         problems.append(f"an invariant is broken: {error}")
-    print(f"\nAll invariants of {last} steps and {len(events)} events looked at in {time.monotonic() - begun:.0f} s.")
+    print(f"\nAll invariants of {last} steps, in {len(events)} events, looked at in {time.monotonic() - begun:.0f} s.")
     return problems
 
 
@@ -177,6 +180,8 @@ def main() -> int:
     for sentence in problems:
         print(f"WRONG: {sentence}")
     print("FAILED" if problems else "Nothing lost, nothing repeated, nothing grown.")
+    if not problems:
+        shutil.rmtree(folder, ignore_errors=True)
     return int(bool(problems))
 
 
