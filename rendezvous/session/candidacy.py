@@ -103,6 +103,8 @@ class Candidacy:
             if self.lease is not lease:
                 return
             self.lease = None
+            if self.contact is not None:
+                self.contact = self.contact.end(time.monotonic())
             self.counters["leases_lost"] += 1
         logger.warning("the lease of %s is gone from the store: asking for a new one", self._agent_id)
         self._emit(LeaseEnded())

@@ -66,6 +66,13 @@ class Contact:
         settled = now + ttl / RENEWALS + RETURN if self._long(now) else self.settled
         return replace(self, ttl=ttl, renewed=asked, settled=settled)
 
+    def end(self, now: float) -> Contact:
+        """The contact after the store turned out to know the lease no longer.
+
+        If it has lost everything, so has everybody, and others may find out only when they renew.
+        """
+        return replace(self, settled=max(self.settled, now + self.ttl / RENEWALS + RETURN))
+
     def _long(self, now: float) -> bool:
         # everybody renewed at most one renewal before the outage began: no lease can have ended sooner than this
         return now - self.renewed >= self.ttl * (1 - 1 / RENEWALS)

@@ -9,10 +9,13 @@ from reknit.rendezvous.store.protocol import Entry, Event, Snapshot, Store, Watc
 
 
 class Watches:
-    """Opens one watch per key, and closes them together.  Thread-safe."""
+    """Opens one watch per key, and closes them together.  Thread-safe.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    `begun_anew` is called when a watch starts over, as it does when the store has lost its history, or all it held.
+    """
+
+    def __init__(self, store: Store, begun_anew: Callable[[], None]) -> None:
+        self._store, self._begun_anew = store, begun_anew
         self._lock = threading.Lock()
         self._closed = False
         self._handles: dict[str, WatchHandle | None] = {}
@@ -24,7 +27,13 @@ class Watches:
                 return
             self._handles[key] = None
 
+        begun = False
+
         def on_reset(snapshot: Snapshot) -> None:
+            nonlocal begun
+            if begun:
+                self._begun_anew()
+            begun = True
             changed(snapshot.entries[0] if snapshot.entries else None)
 
         def on_events(events: Sequence[Event]) -> None:

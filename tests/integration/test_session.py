@@ -17,7 +17,7 @@ import pytest
 
 from reknit.rendezvous.accusation import Accusation, AgentRecord, decode_accusation, encode_accusation, encode_agent
 from reknit.rendezvous.codec import decode_member, encode_member, encode_spec
-from reknit.rendezvous.errors import Deposed
+from reknit.rendezvous.errors import Deposed, StoreRefused
 from reknit.rendezvous.keys import Assignment, Keys, encode_assignment
 from reknit.rendezvous.leader.leader import Leader
 from reknit.rendezvous.leader.publisher import KEPT, OPERATIONS, Publisher
@@ -53,6 +53,7 @@ from reknit.rendezvous.session.events import (
 from reknit.rendezvous.session.session import Session, SpecMismatchError
 from reknit.rendezvous.store.embedded import EmbeddedEtcd
 from reknit.rendezvous.store.etcd import EtcdStore
+from reknit.rendezvous.store.etcd_messages import etcd3
 from reknit.rendezvous.store.memory import MemoryStore
 from reknit.rendezvous.store.protocol import Lease, Put, Store
 
@@ -357,11 +358,11 @@ def test_under_a_new_lease_the_agents_own_record_comes_after_all_others(
     seen_with_members: list[int] = []
 
     def look(*_: object) -> None:
-        entry = world.store.get(world.keys.agent("agent-0"))
-        if entry is not None:
-            seen_with_members.append(len(world.store.list(world.keys.members).entries))
+        there = {entry.key for entry in world.store.list(world.keys.prefix).entries}  # all at one revision
+        if world.keys.agent("agent-0") in there:
+            seen_with_members.append(sum(key.startswith(world.keys.members) for key in there))
 
-    watch = world.store.watch(world.keys.agent("agent-0"), look, look)
+    watch = world.store.watch(world.keys.prefix, look, look, prefix=True)
     for _ in range(3):
         lease = agent.session.state.lease
         assert lease is not None
@@ -442,6 +443,10 @@ def accusation_of(world: World, agent: str) -> Accusation | None:
     return None if entry is None else decode_accusation(entry.value, entry.key)
 
 
+def accuses_in(generation: int) -> Callable[[Accused], bool]:
+    return lambda event: event.accusation.generation == generation
+
+
 def publish(world: World, leader: Agent, generation: int) -> None:
     publisher = Publisher(world.store, world.keys, led(leader).revision, Rejected(logger), 5.0)
     publisher.load([])
@@ -454,19 +459,19 @@ def test_an_agent_that_lives_answers_at_once_and_is_told(world: World, wait_unti
     accused.wait_for(LeaseGranted)
     answers = []
     deleted = threading.Event()
-    watch = world.store.watch(world.keys.accusation("agent-1"), lambda _: None, lambda events: note(events))
 
     def note(events: Any) -> None:
         if events[-1].entry is None:
             deleted.set()
 
+    watch = world.store.watch(world.keys.accusation("agent-1"), lambda _: None, note)
     for attempt in range(5):
         deleted.clear()
         begun = time.monotonic()
         accuser.session.accuse("agent-1", attempt, f"reason {attempt}")
         assert deleted.wait(10)
         answers.append(time.monotonic() - begun)
-        told = accused.wait_for(Accused, lambda event, n=attempt: event.accusation.generation == n).accusation
+        told = accused.wait_for(Accused, accuses_in(attempt)).accusation
         assert told == Accusation("agent-1", "agent-0", attempt, f"reason {attempt}")
         wait_until(lambda: not accuser.session._accuser._questions)
     watch.close()
@@ -891,6 +896,13 @@ def own_etcd() -> Iterator[EmbeddedEtcd]:
 
 
 @pytest.fixture
+def small_etcd() -> Iterator[EmbeddedEtcd]:
+    """An etcd that is soon full."""
+    with EmbeddedEtcd(arguments=["--quota-backend-bytes=1000000"]) as server:
+        yield server
+
+
+@pytest.fixture
 def fragile(own_etcd: EmbeddedEtcd) -> Iterator[World]:
     stores: list[Store] = []
 
@@ -964,6 +976,82 @@ def test_an_etcd_that_is_killed_and_comes_back_changes_nothing(fragile: World, o
     head = seen(agents[0], 2)
     assert (head.generation, head.replicas) == (2, 2)
     assert head.reason == "lost w2"
+
+
+def test_after_a_wipe_that_was_shorter_than_a_lease_everybody_is_back_at_once_and_nobody_counts_as_lost(
+    wait_until: Callable[..., None],
+) -> None:
+    store = MemoryStore()
+    world = World(lambda: store)
+    agents = running(world)
+    store.wipe()
+    begun = time.monotonic()
+    for agent in agents:
+        agent.wait_for(LeaseGranted, lambda event: event.again)
+    wait_until(lambda: all(agent.session.written for agent in agents))
+    took = time.monotonic() - begun
+    print(f"wiped -> all records are back: {took:.2f} s")
+    assert took < TIMING.ttl / 3
+    for number in range(3):
+        assert record(world, f"w{number}") == member(number, f"agent-{number}")
+    wait_until(lambda: any(agent.session.state.leading for agent in agents))
+    leader = next(agent for agent in agents if agent.session.state.leading)
+    now = time.monotonic()
+    assert leader.session.settles(now) > now
+    world.close()
+
+
+def test_a_full_etcd_freezes_what_is_written_but_not_what_is_deleted_and_it_is_said_once(
+    small_etcd: EmbeddedEtcd, wait_until: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    stores = [EtcdStore(small_etcd.endpoint) for _ in range(2)]
+    opened = iter(stores)
+    world = World(lambda: next(opened))
+    try:
+        agent = world.agent(leads=False)
+        for number in range(2):
+            agent.session.set_member(member(number))
+        wait_until(lambda: agent.session.written)
+        with pytest.raises(StoreRefused, match="database is full"):
+            fill(world.store)
+        agent.session.bury("w0")
+        agent.session.remove_member("w1")
+        wait_until(lambda: world.store.get(world.keys.member("w1")) is None)
+        agent.session.set_member(member(2))
+        lease = agent.session.state.lease
+        assert lease is not None
+        world.store.revoke(Lease(lease, 3))
+        refused = time.monotonic() + 10 * TIMING.retry
+        wait_until(lambda: time.monotonic() > refused and agent.told(LeaseEnded))
+        make_room(small_etcd, world.store)
+        wait_until(lambda: agent.session.written and agent.session.state.leading)
+        assert record(world, "w0").dead
+        assert record(world, "w2") == member(2)
+    finally:
+        world.close()
+        for store in stores:
+            store.close()
+    said = [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
+    assert len([entry for entry in said if entry.name.endswith("mirror")]) == 1
+    assert len([entry for entry in said if entry.name.endswith("candidacy")]) == 1
+
+
+def fill(store: Store) -> None:
+    """Write until it is refused."""
+    for number in range(100):
+        store.put(f"/elsewhere/{number}", b"x" * 100_000)
+
+
+def make_room(server: EmbeddedEtcd, store: Store) -> None:
+    """What an operator does when etcd is full."""
+    store.delete_prefix("/elsewhere/")
+    host, _, port = server.endpoint.rpartition(":")
+    client = etcd3.client(host=host, port=int(port))
+    client.compact(store.list("").revision, physical=True)
+    client.defragment()
+    for alarm in list(client.list_alarms()):
+        list(client.disarm_alarm(alarm.member_id))
+    client.close()
 
 
 def test_a_session_ends_within_seconds_though_the_store_is_frozen(fragile: World, own_etcd: EmbeddedEtcd) -> None:

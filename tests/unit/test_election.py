@@ -75,6 +75,13 @@ def test_missing_records_mean_nothing_yet_during_and_after_an_outage_in_which_le
     assert again.settles(107.2) <= 109.0
 
 
+def test_a_lease_that_is_gone_too_early_may_mean_that_all_are_gone_and_the_others_find_out_by_their_renewals() -> None:
+    contact = CONTACT.end(101.0)
+    assert contact.settles(101.1) >= 101.0 + CONTACT.ttl / 3
+    again = contact.renew(asked=101.0, now=101.1, ttl=6.0)
+    assert again.settles(101.2) == contact.settles(101.2)
+
+
 def test_an_outage_too_short_to_end_any_lease_delays_nothing() -> None:
     contact = CONTACT.renew(asked=103.8, now=103.9, ttl=6.0)
     assert contact.settles(104.0) <= 104.0
