@@ -51,25 +51,28 @@ def require_namespaces() -> None:
 
 def _unshare() -> list[str]:
     """Without root, namespaces are made inside a user namespace in which we are root."""
-    return ["unshare", *(["--user", "--map-root-user"] if os.geteuid() else []), "--net"]
+    return ["unshare", *(["--user", "--map-root-user"] if os.geteuid() else []), "--net", "--uts"]
 
 
 class Namespace:
-    """A network namespace and the process that holds it.  `with` makes it; `inside`: in whose user namespace."""
+    """A host's own network and name, and the process that holds them.  `with` makes it.
 
-    def __init__(self, inside: Namespace | None = None) -> None:
-        self._inside = inside
+    `inside`: whose user namespace it is in, if there is one.
+    """
+
+    def __init__(self, name: str, inside: Namespace | None = None) -> None:
+        self.name, self._inside = name, inside
         self._holder: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Namespace:
-        command = _unshare() if self._inside is None else [*self._inside.enter, "unshare", "--net"]
+        command = _unshare() if self._inside is None else [*self._inside.enter, "unshare", "--net", "--uts"]
         # It ends with its standard input, so with this process.
         self._holder = subprocess.Popen(
             [*command, "sh", "-c", "echo ready; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert self._holder.stdout is not None
         assert self._holder.stdout.readline() == b"ready\n", "the namespace could not be made"
-        self.run("ip link set lo up")
+        self.run("ip link set lo up", f"echo {self.name} > /proc/sys/kernel/hostname")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -86,7 +89,7 @@ class Namespace:
     def enter(self) -> list[str]:
         """What to write before a command, so that it runs in here (as the same process)."""
         user = ["--user", "--preserve-credentials"] if os.geteuid() else []
-        return ["nsenter", "--target", str(self.pid), *user, "--net", "--"]
+        return ["nsenter", "--target", str(self.pid), *user, "--net", "--uts", "--"]
 
     def run(self, *commands: str) -> None:
         """Run shell commands in here."""
@@ -101,7 +104,7 @@ class Network:
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self.router = Namespace()
+        self.router = Namespace("router")
         self.machines: dict[str, Namespace] = {}
 
     def __enter__(self) -> Network:
@@ -115,7 +118,7 @@ class Network:
 
     def add(self, name: str) -> Namespace:
         """One more machine, reachable from all others."""
-        machine = self._stack.enter_context(Namespace(self.router))
+        machine = self._stack.enter_context(Namespace(name, self.router))
         self.machines[name] = machine
         own, gateway = self.address(name), self._subnet(name) + ".1"
         self.router.run(

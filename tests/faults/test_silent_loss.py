@@ -36,8 +36,8 @@ def hosts(running: NetworkedHosts) -> NetworkedHosts:
     return running
 
 
-def lose_and_regain(hosts: NetworkedHosts, lost: JobRun) -> float:
-    """The link of one host goes, and comes back when that host has noticed; return the gap."""
+def lose_and_regain(hosts: NetworkedHosts, lost: JobRun, seconds: float) -> float:
+    """The link of one host goes, and comes back when that has noticed, after `seconds` at least; return the gap."""
     before = {run: run.pids() for run in hosts.runs}
     said = len(lost.output())
     hosts.network.unplug(lost.name)
@@ -49,7 +49,8 @@ def lose_and_regain(hosts: NetworkedHosts, lost: JobRun) -> float:
     reasons = [plan["reason"] for plan in hosts.generations(at).values()]
     assert any(worker in reason for worker in before[lost] for reason in reasons), reasons
 
-    hosts.wait(lambda: "cut off" in lost.output()[said:], LEASE + 3.0, f"{lost.name} to say that it is cut off")
+    lost.wait(lambda: "cut off" in lost.output()[said:], LEASE + 3.0, "it to say that it is cut off")
+    lost.wait(lambda: time.monotonic() > at + seconds, seconds, "the time that it shall be cut off")
     assert not [e for e in lost.of("committed") if e["t"] > at + IN_FLIGHT], "the host that was cut off trained on"
     assert not [e for e in lost.of("plan") if e["t"] > at], "the host that was cut off heard or made a plan"
 
@@ -66,12 +67,12 @@ def lose_and_regain(hosts: NetworkedHosts, lost: JobRun) -> float:
 
 def test_a_hosts_link_goes_down(hosts: NetworkedHosts, record_property: Recorder) -> None:
     leader = hosts.leader
-    gap = lose_and_regain(hosts, next(run for run in hosts.runs if run is not leader))
+    gap = lose_and_regain(hosts, next(run for run in hosts.runs if run is not leader), LEASE + 1)
     record_property("gap", gap)
     assert gap <= DETECT + 1
 
 
 def test_the_leaders_link_goes_down(hosts: NetworkedHosts, record_property: Recorder) -> None:
-    gap = lose_and_regain(hosts, hosts.leader)
+    gap = lose_and_regain(hosts, hosts.leader, 0)
     record_property("gap", gap)
     assert gap <= DETECT + 1
