@@ -169,7 +169,7 @@ class Term:
         if not self._sound(previous, spec):
             return
         causes = self.accusations.act(previous)
-        if self._held_back(previous, observed, now):
+        if self._held_back(previous, observed, causes, now):
             return
         self._cooling.see(dict(previous.offences), {name.worker_id for name in previous.names}, now)
         previous = forgiven(previous, self._cooling.forgiven(now))
@@ -231,14 +231,15 @@ class Term:
             self.waiting_for = why
         return not sizes
 
-    def _held_back(self, previous: Plan, observed: Sequence[Observed], now: float) -> bool:
+    def _held_back(self, previous: Plan, observed: Sequence[Observed], causes: Mapping[Name, str], now: float) -> bool:
         """After an outage of the store all leases have ended together: who lives comes back, so wait for that.
 
-        Not for those whose end is known: by a record that says so, or by their worker's next process.
+        Not for those whose end is known: by a record that says so, by their worker's next process, or as their agent
+        did not answer.
         """
         settles = max(self._tenure.settles(now), self._back_at or 0.0)
         back = {o.member.worker_id for o in observed}
-        missing = [name for name in history(previous) if name.worker_id not in back]
+        missing = [name for name in history(previous) if name.worker_id not in back and name not in causes]
         if settles <= now or not missing:
             return False
         self.waiting_for = f"{', '.join(sorted(map(str, missing)))} to come back after the store's outage"

@@ -135,6 +135,13 @@ def test_the_reason_is_used_even_if_somebody_else_has_ended_the_lease(desk: Desk
     assert not stands(desk, "two")
 
 
+def test_after_an_outage_nobody_waits_for_those_whose_agent_does_not_answer(desk: Desk) -> None:
+    accuse(desk, "two")
+    desk.tenure.settled = 100.0
+    desk.go(3.0)
+    assert desk.plan.reason.startswith(f"lost w1, w2: agent two does not answer ({REASON})")
+
+
 def test_the_reason_is_used_for_one_that_has_no_place_any_more_too(desk: Desk) -> None:
     draining = [RAN[0], replace(RAN[1], draining=True), replace(RAN[2], draining=True), RAN[3]]
     assert desk.look(3.0, *draining) == 2
