@@ -39,6 +39,11 @@ class TlsFiles:
     certificate: Path | None = None
     key: Path | None = None
 
+    def stamp(self) -> tuple[tuple[int, ...], ...]:
+        """What changes when a file is replaced: a certificate is, long before it expires.  Raises OSError."""
+        files = [path.stat() for path in (self.ca, self.certificate, self.key) if path is not None]
+        return tuple((found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size) for found in files)
+
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
             raise StoreError("a client certificate and its key go together: give both or neither")

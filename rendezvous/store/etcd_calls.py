@@ -9,6 +9,7 @@ until its pings fail.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import threading
@@ -21,6 +22,8 @@ import tenacity
 from reknit.rendezvous.errors import LeaseLost, StoreError, StoreRefused, StoreUnavailable
 from reknit.rendezvous.store.endpoints import Endpoint, TlsFiles
 from reknit.rendezvous.store.etcd_messages import etcd3, grpc, rpc
+
+_log = logging.getLogger(__name__)
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -69,10 +72,14 @@ class PermissionDenied(StoreRefused):
 
 
 class Connection:
-    """The channel to one endpoint, and etcd's methods on it.  The socket is opened by the first call."""
+    """The channel to one endpoint, and etcd's methods on it.  The socket is opened by the first call.
+
+    It keeps to the TLS files as they are now: OSError if they cannot be read.
+    """
 
     def __init__(self, endpoint: Endpoint, tls: TlsFiles | None) -> None:
         self.endpoint = endpoint
+        self.stamp = tls and tls.stamp()  # before they are read: a replacement in between shows later
         client = etcd3.Etcd3Client(
             host=endpoint.url_host,
             port=endpoint.port,
@@ -134,7 +141,7 @@ class EtcdCalls:
             connection.close()
 
     def current(self) -> Connection:
-        """Return the connection to use now.  Raises StoreError if closed, or in a forked child."""
+        """Return the connection to use now.  Raises StoreError if closed, in a forked child, or without its files."""
         if os.getpid() != self._process:
             raise StoreError(
                 "this process was forked from one that uses etcd, and grpc does not survive that: use exec"
@@ -144,14 +151,35 @@ class EtcdCalls:
                 raise StoreError("this store is closed")
             endpoint = self._endpoints[self._position % len(self._endpoints)]
             if endpoint not in self._connections:
-                self._connections[endpoint] = Connection(endpoint, self._tls)
+                try:
+                    self._connections[endpoint] = Connection(endpoint, self._tls)
+                except OSError as error:
+                    raise StoreUnavailable(f"the TLS files for etcd cannot be read at present: {error}") from error
             return self._connections[endpoint]
 
     def leave(self, connection: Connection) -> None:
-        """Use the next endpoint from now on, if `connection` is the one in use."""
+        """Use the next endpoint from now on, if `connection` is the one in use, and TLS files that were replaced."""
         with self._lock:
             if self._endpoints[self._position % len(self._endpoints)] == connection.endpoint:
                 self._position += 1
+            replaced = self._replace_outdated(connection)
+        if replaced:
+            connection.close()
+
+    def _replace_outdated(self, connection: Connection) -> bool:
+        """Make a connection anew if the TLS files have changed since it was made; return whether that was so."""
+        endpoint = connection.endpoint
+        if self._tls is None or self._closed or self._connections.get(endpoint) is not connection:
+            return False
+        try:
+            if self._tls.stamp() == connection.stamp:
+                return False
+            self._connections[endpoint] = Connection(endpoint, self._tls)
+        except OSError as error:  # they are being replaced at this very moment
+            _log.debug("the TLS files for etcd cannot be read at present: %s", error)
+            return False
+        _log.info("the TLS files for etcd were replaced: connecting to %s with the new ones", endpoint)
+        return True
 
     def call(self, method: Callable[[Connection], Any], request: Any, doing: str, timeout: float | None) -> Any:
         """Make a call, again and again until `timeout` seconds (None: the default) are over.

@@ -56,17 +56,22 @@ class Member:
         self.kill()
 
     @property
+    def log(self) -> Path:
+        """What it prints."""
+        return Path(f"{self.folder}.log")
+
+    @property
     def pid(self) -> int:
         """Its process; it must run."""
         assert self._process is not None
-        assert self._process.poll() is None, f"etcd has ended, see {self.folder}.log"
+        assert self._process.poll() is None, f"etcd has ended, see {self.log}"
         return self._process.pid
 
     def start(self) -> None:
         """Start it on the data that it has; does not wait until it answers."""
         command = ["setpriv", "--pdeathsig", "KILL", *self._command]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("ETCD_")}
-        with Path(f"{self.folder}.log").open("ab") as log:
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
@@ -152,7 +157,8 @@ class EtcdCluster:
         self.endpoints = [f"127.0.0.1:{port}" for port in ports[:size]]
         self._peers = [f"http://127.0.0.1:{port}" for port in ports[size:]]
         self.members = [self._member(number, endpoint) for number, endpoint in enumerate(self.endpoints)]
-        self.token: str | None = None
+        self._root: str | None = None  # root's password, if there is one
+        self._token: str | None = None
 
     def __enter__(self) -> EtcdCluster:
         with ExitStack() as undo:
@@ -181,12 +187,12 @@ class EtcdCluster:
     def wait_healthy(self, *members: Member) -> None:
         """Wait until these members (by default: all) serve."""
         for member in members or self.members:
-            wait_until(member.healthy, START_SECONDS, f"etcd at {member.endpoint} to serve, see {member.folder}.log")
+            wait_until(member.healthy, START_SECONDS, f"etcd at {member.endpoint} to serve, see {member.log}")
 
     def leader(self) -> Member:
         """The member that leads."""
         for member in self.members:
-            status = member.ask("/v3/maintenance/status", {}, token=self.token)
+            status = member.ask("/v3/maintenance/status", {}, token=self._token)
             if status["leader"] == status["header"]["member_id"]:
                 return member
         raise AssertionError("no member leads")
@@ -236,7 +242,7 @@ class EtcdCluster:
         assert not self._ask("maintenance/alarm", action="GET").get("alarms")
 
     def ask_for_passwords(self, user: str, password: str) -> None:
-        """Turn authentication on: `root` with this password may do all, `user` with the same may touch /reknit/ only."""
+        """Turn authentication on: with this password `root` may do all, and `user` may touch /reknit/ only."""
         mine = {"permType": "READWRITE", "key": _text("/reknit/"), "range_end": _text("/reknit0")}
         for name in ("root", user):
             self._ask("auth/role/add", name=name)
@@ -244,14 +250,17 @@ class EtcdCluster:
             self._ask("auth/user/grant", user=name, role=name)
         self._ask("auth/role/grant", name=user, perm=mine)
         self._ask("auth/enable")
-        self.log_in("root", password)
-
-    def log_in(self, user: str, password: str) -> None:
-        """Get a token for what is asked from now on."""
-        self.token = str(self._ask("auth/authenticate", name=user, password=password)["token"])
+        self._root = password
 
     def _ask(self, method: str, **body: Any) -> Any:
-        return self.members[0].ask(f"/v3/{method}", body, token=self.token)
+        try:
+            return self.members[0].ask(f"/v3/{method}", body, token=self._token)
+        except EtcdRefused:  # perhaps since our login has run out
+            if self._root is None:
+                raise
+        login = {"name": "root", "password": self._root}
+        self._token = str(self.members[0].ask("/v3/auth/authenticate", login)["token"])
+        return self.members[0].ask(f"/v3/{method}", body, token=self._token)
 
     # ---------------------------------------------------------------- its making
 
@@ -273,6 +282,8 @@ class EtcdCluster:
             "listen-peer-urls": peer,
             "initial-advertise-peer-urls": peer,
             "initial-cluster": ",".join(f"m{other}={url}" for other, url in enumerate(self._peers)),
+            "logger": "zap",
+            "log-outputs": "stderr",
         }
         command = [str(find_etcd()), *(f"--{key}={value}" for key, value in settings.items()), *self._arguments]
         return Member(command, self._folder / name, endpoint, self._tls)

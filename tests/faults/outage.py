@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from tests.faults import invariants, problem
@@ -30,17 +30,18 @@ class Ordeal:
         self.hosts.wait_strength(self.replicas, timeout=START_SECONDS)
 
     @contextmanager
-    def unnoticed(self, what: str) -> Iterator[None]:
+    def unnoticed(self, what: str, *, leases_end: bool = False) -> Iterator[None]:
         """What is done to etcd in this block must not be felt by the training; at its end etcd must serve again.
 
-        Waits until everybody's records are back, checks the pace until then, and that no generation passed and nobody
-        was lost.
+        Waits until everybody's records are back (`leases_end`: under new leases), checks the pace until then, and that
+        no generation passed and nobody was lost.
         """
+        before = {kept.lease for kept in self.etcd.stored(PREFIX).values()} if leases_end else set()
         hosts, quiet = self.hosts, time.monotonic()
         hosts.wait(lambda: time.monotonic() > quiet + QUIET_SECONDS, 10.0, "a quiet second")
         begin = time.monotonic()
         yield
-        self.wait_records()
+        self.wait_records(other_than=before)
         end = time.monotonic()
         events = hosts.events()
         assert_as_even(pace(events, begin, end), pace(events, quiet, begin), what)
@@ -51,16 +52,14 @@ class Ordeal:
         happened = [e for e in self.hosts.events() if begin < e["t"] < end and e["event"] in ("plan", "worker_died")]
         assert not happened, happened
 
-    def wait_records(self, timeout: float = 15.0) -> None:
-        """Wait until etcd holds the records of all workers, and knows who leads."""
+    def wait_records(self, timeout: float = 15.0, other_than: Collection[int] = ()) -> None:
+        """Wait until etcd holds the records of all workers, under other leases than these, and knows who leads."""
 
         def complete() -> bool:
             held = self.etcd.stored(PREFIX)
-            here = {
-                key.removeprefix("members/") for key, kept in held.items() if key.startswith("members/") and kept.lease
-            }
-            workers = {worker for run in self.hosts.living for worker in run.pids()}
-            return workers <= here and {"leader", "plan", "spec"} <= held.keys()
+            bound = {key for key, kept in held.items() if kept.lease and kept.lease not in other_than}
+            workers = {f"members/{worker}" for run in self.hosts.living for worker in run.pids()}
+            return workers | {"leader"} <= bound and {"plan", "spec"} <= held.keys()
 
         wait_until(complete, timeout, "the records to be in etcd")
 

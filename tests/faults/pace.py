@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from tests.faults.harness import Event
 
-SLOWER = 1.5  # the median step may take so many times as long as before: the machine has other things to do as well
+SLOWER = 2.0  # the median step may take so many times as long as before: the machine has other things to do as well
 LONGEST = 1.0  # seconds between two steps; whoever waited for etcd would wait longer
-LESS = 0.6  # of the steps that fit in, made in spite of stutters
+LESS = 0.4  # of the steps that fit in, made in spite of stutters
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Pace:
     seconds: float
 
     def __str__(self) -> str:
-        ms = 1e3
-        return f"{self.steps} steps in {self.seconds:.1f} s: median {self.median * ms:.0f} ms, longest {self.longest * ms:.0f} ms"
+        times = f"median {self.median * 1e3:.0f} ms, longest {self.longest * 1e3:.0f} ms"
+        return f"{self.steps} steps in {self.seconds:.1f} s: {times}"
 
 
 def pace(events: Iterable[Event], begin: float, end: float) -> Pace:
@@ -46,5 +46,5 @@ def assert_as_even(during: Pace, before: Pace, what: str) -> None:
     told = f"through {what}: {during}; before: {before}"
     print(told)
     assert during.longest < LONGEST, told
-    assert during.median < SLOWER * before.median + 0.005, told
+    assert during.median < SLOWER * before.median + 0.01, told
     assert during.steps > LESS * during.seconds / before.median, told
