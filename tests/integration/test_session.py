@@ -1068,18 +1068,71 @@ def test_a_session_ends_within_seconds_though_the_store_is_frozen(fragile: World
         os.kill(pid, signal.SIGCONT)
 
 
-def test_a_worker_that_dies_in_an_outage_is_planned_away_after_it(fragile: World, own_etcd: EmbeddedEtcd) -> None:
+def break_etcd(server: EmbeddedEtcd, agents: list[Agent], how: str, wait_until: Callable[..., None]) -> None:
+    """Freeze it or kill it, and wait until it is missed; a freeze lasts until all leases have ended."""
+    os.kill(etcd_pid(server), signal.SIGSTOP if how == "frozen" else signal.SIGKILL)
+    for agent in agents:
+        agent.wait_for(StoreDown)
+    if how == "frozen":
+        ends = max(agent.session.lease_deadline for agent in agents)
+        wait_until(lambda: time.monotonic() > ends + 0.5)
+
+
+def mend_etcd(server: EmbeddedEtcd, how: str) -> float:
+    """Return when it was back (monotonic)."""
+    if how == "frozen":
+        os.kill(etcd_pid(server), signal.SIGCONT)
+    else:
+        server.start()
+    return time.monotonic()
+
+
+@pytest.mark.parametrize("how", ["frozen", "killed"])
+def test_a_worker_that_dies_in_an_outage_is_planned_away_within_2_s_after_it_and_nobody_else_is(
+    fragile: World, own_etcd: EmbeddedEtcd, how: str, wait_until: Callable[..., None]
+) -> None:
     agents = running(fragile)
-    pid = etcd_pid(own_etcd)
-    os.kill(pid, signal.SIGSTOP)
     try:
-        agents[1].session.remove_member("w1")
-        agents[0].wait_for(StoreDown)
+        break_etcd(own_etcd, agents, how, wait_until)
+        agents[1].session.bury("w1")
     finally:
-        os.kill(pid, signal.SIGCONT)
+        back = mend_etcd(own_etcd, how)
+    agents[0].wait_for(HeadSeen, is_of(2))
+    took = agents[0].when(agents[0].wait_for(HeadSeen, is_of(2))) - back
+    print(f"etcd was {how} and is back -> its loss is planned: {took:.2f} s")
+    assert took < 2
     head = seen(agents[0], 2)
     assert (head.generation, head.replicas) == (2, 2)
-    assert "lost w1" in head.reason
+    assert head.reason == "lost w1"
+    wait_until(lambda: all(agent.session.written for agent in agents))
+    assert [head.generation for head in agents[2].heads()] == [1, 2]
+
+
+@pytest.mark.parametrize("how", ["frozen", "killed"])
+def test_an_agent_that_is_accused_right_after_an_outage_has_time_to_hear_the_store_again(
+    fragile: World, own_etcd: EmbeddedEtcd, how: str, wait_until: Callable[..., None]
+) -> None:
+    agents = running(fragile)
+    marks: list[Accusation] = []
+
+    def note(events: Any) -> None:
+        entries = [event.entry for event in events if event.entry is not None]
+        marks.extend(decode_accusation(entry.value, entry.key) for entry in entries)
+
+    watch = fragile.store.watch(fragile.keys.accusations, lambda _: None, note, prefix=True)
+    try:
+        break_etcd(own_etcd, agents, how, wait_until)
+        for accused in ("agent-1", "agent-2", "ghost"):
+            agents[0].session.accuse(accused, 1, "its connections closed")
+    finally:
+        back = mend_etcd(own_etcd, how)
+    for agent in agents[1:]:
+        agent.wait_for(Accused)
+    wait_until(lambda: any(mark.unanswered for mark in marks))
+    print(f"etcd was {how} and is back -> one that is gone is marked: {time.monotonic() - back:.2f} s")
+    assert {mark.agent for mark in marks if mark.unanswered} == {"ghost"}
+    watch.close()
+    assert [head.generation for head in agents[0].heads()] == [1]
 
 
 def test_from_a_loss_to_the_news_of_the_next_plan(etcd: EmbeddedEtcd) -> None:
