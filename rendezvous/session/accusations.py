@@ -55,7 +55,7 @@ class Responder:
         self._told = entry.create_revision
         accusation = self._rejected.read(entry, decode_accusation)
         if accusation is not None:
-            logger.warning("%s asks whether this agent lives: %s", accusation.by, accusation.reason)
+            logger.info("%s asks whether this agent lives: %s", accusation.by, accusation.reason)
             self._emit(Accused(accusation))
 
     def stop(self) -> None:
@@ -245,7 +245,7 @@ class Accuser:
         entry: Entry | None
         if made.succeeded:
             entry = Entry(key, value, made.revision, made.revision, lease.id)
-            logger.warning("asking whether agent %s lives: %s", question.accusation.agent, question.accusation.reason)
+            logger.info("asking whether agent %s lives: %s", question.accusation.agent, question.accusation.reason)
         else:
             entry = self._store.get(key, timeout=self._timeout)
             if entry is None:  # it was answered this moment
