@@ -1,7 +1,8 @@
 """Whom to put out when members cannot reach each other although all of them live: pure, from their complaints alone.
 
 In a group everybody needs everybody, so of two that cannot reach each other one must go.  Fewest go if those go first
-who have trouble with most others: one member that is cut off, rather than all who miss it.
+who have trouble with most others: one member that is cut off, rather than all who miss it.  What is cut is a host, so
+it is asked first with how many other agents an agent's members have trouble: a member's own peers may all be on one.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def cut(complaints: Mapping[Name, Collection[Name]], seats: Mapping[Name, Seat])
     stand = {(by, of) for by, absent in complaints.items() for of in absent if {by, of} <= seats.keys()}
     content = {name for name, absent in complaints.items() if not absent}
     out: set[Name] = set()
-    open_ = _Open(stand)
+    open_ = _Open(stand, {name: seat.agent or name.worker_id for name, seat in seats.items()})
     while open_.left:
         able = [name for name in open_.names() if can_go(name, seats, out)]
         if not able:
@@ -53,9 +54,12 @@ def cut(complaints: Mapping[Name, Collection[Name]], seats: Mapping[Name, Seat])
 
 
 class _Open:
-    """The complaints between members that stay, and how much trouble each of those has; kept up as members go."""
+    """The complaints between members that stay, and how much trouble each of those has; kept up as members go.
 
-    def __init__(self, stand: Set[Complaint]) -> None:
+    `agents`: who looks after each member.
+    """
+
+    def __init__(self, stand: Set[Complaint], agents: Mapping[Name, str]) -> None:
         self.left = set(stand)
         self._stand = frozenset(stand)
         self._excused: set[Name] = set()
@@ -66,6 +70,9 @@ class _Open:
         self.accused = Counter(of for _, of in stand)
         self.within = self.accused + Counter(by for by, _ in stand)
         self.trouble = Counter(name for pair in {frozenset(complaint) for complaint in stand} for name in pair)
+        self._agents = agents
+        self._between = Counter(self._parted(complaint) for complaint in stand)
+        self._apart = Counter(agent for pair in self._between if len(pair) == 2 for agent in pair)
 
     def names(self) -> list[Name]:
         """Everybody whom an open complaint concerns."""
@@ -81,7 +88,18 @@ class _Open:
             for name in (by, of):
                 self.within[name] -= 1
                 self.trouble[name] -= last
+            pair = self._parted((by, of))
+            self._between[pair] -= 1
+            if len(pair) == 2 and not self._between[pair]:
+                self._apart.subtract(pair)
         return dropped
+
+    def _parted(self, complaint: Complaint) -> frozenset[str]:
+        return frozenset(self._agents[name] for name in complaint)
+
+    def apart(self, name: Name) -> int:
+        """From how many other agents this member's agent is parted."""
+        return self._apart[self._agents[name]]
 
     def settle_by(self, gone: Name) -> None:
         """Settle what is settled by this member's going: see `_remaining`."""
@@ -94,7 +112,8 @@ class _Open:
 def _worst(
     open_: _Open, able: Collection[Name], reported: Collection[Name], seats: Mapping[Name, Seat], out: Collection[Name]
 ) -> Name:
-    """Who goes first: has trouble with most others, has not even reported, is in most complaints, came last.
+    """Who goes first: is parted from most agents, and from most members, has not even reported, is in most complaints,
+    came last.
 
     Before it is asked who came last: if part of a replica goes, better all of those in it who have trouble, so that
     another replica stays whole.
@@ -102,9 +121,10 @@ def _worst(
     broken = {seats[name].slot for name in out} - {None}
     kept = {seats[name].slot for name in set(open_.names()).difference(able)} - {None}
 
-    def weight(name: Name) -> tuple[int, bool, int, int, bool, bool, int, Name]:
+    def weight(name: Name) -> tuple[int, int, bool, int, int, bool, bool, int, Name]:
         seat = seats[name]
         return (
+            open_.apart(name),
             open_.trouble[name],
             name not in reported,
             open_.within[name],

@@ -19,7 +19,7 @@ class Seat:
 
     `standing`: 2 if it is current, so that it holds all that was committed (recovery/PROTOCOL.md, rule 8); 1 if it
     holds what some training made of its state; 0 if nothing.  `since`: first generation of its unbroken run of places.
-    `slot`: the replica that it sits in, None for nowhere.
+    `slot`: the replica that it sits in, None for nowhere.  `agent`: who looks after it, "" if that is not known.
     """
 
     coordinate: int
@@ -27,6 +27,7 @@ class Seat:
     standing: int
     since: int = 0
     slot: int | None = None
+    agent: str = ""
 
 
 def part(asked: Mapping[Name, str], seats: Mapping[Name, Seat]) -> tuple[dict[Name, str], list[Name]]:

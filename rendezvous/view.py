@@ -123,7 +123,14 @@ class View:
         """Who of them has, or had, a place, and what would go with each."""
         replicas = {name: replica.slot for replica in self.previous.replicas for name in replica.names}
         return {
-            m.name: Seat(past.coordinate, m.name in self.seated, _standing(m, past), past.since, replicas.get(m.name))
+            m.name: Seat(
+                past.coordinate,
+                m.name in self.seated,
+                _standing(m, past),
+                past.since,
+                replicas.get(m.name),
+                m.agent,
+            )
             for m in (o.member for o in observed)
             if (past := self.past.get(m.name)) is not None
         }

@@ -73,6 +73,14 @@ def test_who_reported_and_missed_nobody_has_only_come_late() -> None:
     assert cut(complain({"a0": "c0", "b0": "c0", "c0": ""}), seats(3)) == Cut(())
 
 
+def test_what_is_cut_is_a_host_so_all_of_its_members_go_and_not_those_who_miss_several_of_them() -> None:
+    """The first stages of two replicas are on one host, their second stages on another, a third replica on a third."""
+    agents = {"a0": "one", "b0": "one", "a1": "two", "b1": "two", "c0": "three", "c1": "three"}
+    everybody = {member: replace(seat, agent=agents[member.worker_id]) for member, seat in seats(3, 2).items()}
+    told = complain({"a0": "a1 c0", "b0": "b1 c0", "c0": "a0 b0", "c1": ""})
+    assert out(cut(told, everybody)) == ["a0", "b0"]
+
+
 def test_of_two_the_one_that_came_later_goes() -> None:
     both = seats(3)
     both[name("a0")] = replace(both[name("a0")], since=5)
