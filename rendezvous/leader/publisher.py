@@ -195,7 +195,7 @@ def unknown_places(generation: int, head: Head | None, members: Sequence[Member]
     former = tuple(
         Former(member.name, member.coordinate, placed, generation + 1)
         for member in sorted(members, key=lambda member: member.name)
-        if member.coordinate is not None and placed and not member.dead
+        if member.coordinate is not None and placed
     )
     reason = f"who sat where in generation {generation} is lost"
     state = WAITING if head is None else head.state

@@ -45,6 +45,22 @@ def test_who_was_taken_for_lost_and_is_back_is_asked_once_to_start_afresh(desk: 
     assert desk.term.publisher.plan.restart == (back.name,)
     assert {back.name} & desk.term.publisher.plan.names == set()
     assert desk.look(6.0, *(member(number, ready=3) for number in range(2)), back) == 3
+    desk.begin()
+    assert desk.look(7.0, *(member(number, ready=3) for number in range(2)), back) == 3
+
+
+def test_a_burst_of_losses_makes_a_plan_for_the_first_at_once_and_one_for_all_others() -> None:
+    desk = Desk(Spec(Axes(), 1, 6))
+    everybody = [member(number) for number in range(6)]
+    assert desk.look(1.0, *everybody) == 1
+    ran = [replace(m, ready=1) for m in everybody]
+    assert desk.look(2.0, *ran[:5]) == 2
+    assert desk.look(2.02, *ran[:4]) == 2
+    assert desk.term.again is not None
+    assert 2.02 < desk.term.again <= 2.16
+    assert desk.look(2.1, *ran[:2]) == 2
+    assert desk.look(2.16, *ran[:2]) == 3
+    assert desk.plan.names == {m.name for m in ran[:2]}
 
 
 def test_missing_members_are_waited_for_until_the_store_has_settled(desk: Desk) -> None:
@@ -93,7 +109,11 @@ def test_a_new_leader_puts_back_the_last_spec_that_fitted_before_anything_else(d
     assert "no spec" in desk.term.waiting_for
     known = Spec(Axes(), 1, 2)
     desk.begin(Known(known))
-    assert desk.look(2.0, *ALL) == 1
+    desk.write(*ALL)
+    desk.hear(2.0)
+    for _ in range(3):
+        desk.term.look(2.0)  # the news of what it wrote has not come yet
+    assert desk.plan.generation == 1
     entry, head = desk.store.get(KEYS.spec), desk.store.get(KEYS.head)
     assert entry is not None
     assert head is not None

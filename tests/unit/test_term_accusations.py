@@ -80,9 +80,12 @@ def test_a_record_that_it_wrote_since_is_an_answer(desk: Desk, key: str) -> None
     assert desk.plan.generation == 1
 
 
-def test_a_record_written_before_it_was_marked_as_unanswered_is_one_too(desk: Desk) -> None:
+@pytest.mark.parametrize("key", [KEYS.member("w2"), KEYS.agent("two")])
+def test_a_record_written_before_it_was_marked_as_unanswered_is_one_too(desk: Desk, key: str) -> None:
     accuse(desk, "two", unanswered=False)
-    desk.store.put(KEYS.agent("two"), b"{}", lease=desk.lease_of("two"))
+    entry = desk.store.get(key)
+    assert entry is not None
+    desk.store.put(key, entry.value, lease=desk.lease_of("two"))
     accuse(desk, "two")
     desk.go(3.0)
     assert lives(desk, "two")
@@ -96,6 +99,8 @@ def test_so_is_one_of_which_the_news_has_not_come_yet(desk: Desk) -> None:
     desk.store.put(entry.key, entry.value, lease=desk.lease_of("two"))
     desk.term.look(3.0)
     assert lives(desk, "two")
+    assert desk.term.again is not None
+    assert desk.term.again <= 3.1
     desk.go(3.1)
     assert lives(desk, "two")
     assert not stands(desk, "two")
@@ -169,8 +174,9 @@ def test_an_agent_without_members_loses_its_lease_too(desk: Desk) -> None:
 
 
 def test_the_leader_itself_lives_whatever_is_said(desk: Desk) -> None:
+    assert desk.look(3.0, *RAN, member(8, agent="me")) == 1  # more may follow
     accuse(desk, "me")
-    desk.go(3.0)
+    desk.go(4.0)
     assert lives(desk, "me")
     assert not stands(desk, "me")
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.leaders_desk import ALL, KEYS, Desk, member
 
+from reknit.rendezvous.keys import decode_assignment
 from reknit.rendezvous.leader.term import Known
 from reknit.rendezvous.parts import decode_head, decode_whole, parts_prefix
 from reknit.rendezvous.records import FINISHED, WAITING, Axes, Plan, Spec
@@ -127,6 +128,27 @@ def test_a_fresh_member_whose_assignment_vanished_is_told_again_the_same(desk: D
     again = desk.store.get(KEYS.assignment("w0"))
     assert again is not None
     assert again.value == told.value
+
+
+def test_what_this_agent_gave_when_it_led_before_still_holds() -> None:
+    desk = Desk(Spec(Axes(2), 1, 1))
+    fresh = member(0, coordinate=None, built=False)
+    desk.begin(Known(given={fresh.name: 1}))
+    desk.look(3.0, fresh, member(1, coordinate=None, built=False))
+    told = [desk.store.get(KEYS.assignment(worker)) for worker in ("w0", "w1")]
+    assert [entry and decode_assignment(entry.value, entry.key).coordinate for entry in told] == [1, 0]
+
+
+def test_an_assignment_is_forgotten_with_its_process_but_not_the_one_of_the_next_process(desk: Desk) -> None:
+    first, second = (replace(member(0), incarnation=i, coordinate=None, built=False) for i in ("second", "third"))
+    desk.look(3.0, first, *RAN[1:])
+    desk.look(4.0, second, *RAN[1:])
+    desk.look(50.0, second, *RAN[1:])
+    desk.look(100.0, second, *RAN[1:])
+    told = desk.store.get(KEYS.assignment("w0"))
+    assert told is not None
+    assert decode_assignment(told.value, told.key).name == second.name
+    assert first.name not in desk.term.assignments.given
 
 
 def test_an_assignment_that_nobody_waits_for_any_more_is_not_written_again(desk: Desk) -> None:
