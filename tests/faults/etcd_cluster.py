@@ -61,10 +61,15 @@ class Member:
         return Path(f"{self.folder}.log")
 
     @property
+    def runs(self) -> bool:
+        """Whether its process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def pid(self) -> int:
         """Its process; it must run."""
         assert self._process is not None
-        assert self._process.poll() is None, f"etcd has ended, see {self.log}"
+        assert self.runs, f"etcd has ended, see {self.log}"
         return self._process.pid
 
     def start(self) -> None:
@@ -253,14 +258,15 @@ class EtcdCluster:
         self._root = password
 
     def _ask(self, method: str, **body: Any) -> Any:
+        member = next(member for member in self.members if member.runs)
         try:
-            return self.members[0].ask(f"/v3/{method}", body, token=self._token)
+            return member.ask(f"/v3/{method}", body, token=self._token)
         except EtcdRefused:  # perhaps since our login has run out
             if self._root is None:
                 raise
         login = {"name": "root", "password": self._root}
-        self._token = str(self.members[0].ask("/v3/auth/authenticate", login)["token"])
-        return self.members[0].ask(f"/v3/{method}", body, token=self._token)
+        self._token = str(member.ask("/v3/auth/authenticate", login)["token"])
+        return member.ask(f"/v3/{method}", body, token=self._token)
 
     # ---------------------------------------------------------------- its making
 

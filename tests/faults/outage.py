@@ -14,7 +14,6 @@ from tests.faults.hosts import JOB, Hosts
 from tests.faults.pace import assert_as_even, pace
 
 PREFIX = f"/reknit/{JOB}/"
-QUIET_SECONDS = 1.0  # so long it is watched before a fault
 
 
 class Ordeal:
@@ -30,21 +29,21 @@ class Ordeal:
         self.hosts.wait_strength(self.replicas, timeout=START_SECONDS)
 
     @contextmanager
-    def unnoticed(self, what: str, *, leases_end: bool = False) -> Iterator[None]:
+    def unnoticed(self, what: str, *, leases_end: bool = False, quiet: float = 1.0) -> Iterator[None]:
         """What is done to etcd in this block must not be felt by the training; at its end etcd must serve again.
 
         Waits until everybody's records are back (`leases_end`: under new leases), checks the pace until then, and that
-        no generation passed and nobody was lost.
+        no generation passed and nobody was lost.  `quiet`: seconds for which it is watched before, to compare with.
         """
         before = {kept.lease for kept in self.etcd.stored(PREFIX).values()} if leases_end else set()
-        hosts, quiet = self.hosts, time.monotonic()
-        hosts.wait(lambda: time.monotonic() > quiet + QUIET_SECONDS, 10.0, "a quiet second")
+        hosts, start = self.hosts, time.monotonic()
+        hosts.wait(lambda: time.monotonic() > start + quiet, 2 * quiet, "a quiet while")
         begin = time.monotonic()
         yield
         self.wait_records(other_than=before)
         end = time.monotonic()
         events = hosts.events()
-        assert_as_even(pace(events, begin, end), pace(events, quiet, begin), what)
+        assert_as_even(pace(events, begin, end), pace(events, start, begin), what)
         self.assert_nothing_happened(begin, end)
 
     def assert_nothing_happened(self, begin: float, end: float) -> None:
