@@ -13,24 +13,20 @@ from pathlib import Path
 from typing import NoReturn
 
 from reknit import __version__
-from reknit.rendezvous.errors import RecordError, ReknitError, StoreError
+from reknit.rendezvous.errors import RecordError, ReknitError
 from reknit.rendezvous.keys import check_name
 from reknit.rendezvous.records import Axes, Spec
-from reknit.rendezvous.store.endpoints import TlsFiles, parse_endpoints
+from reknit.runtime import access
 from reknit.runtime.chaos import command as chaos
 from reknit.runtime.config import (
     EXIT_FAILED,
     EXIT_USAGE,
     Config,
     ConfigError,
-    EtcdAccess,
     Ladder,
     check_workers,
     parse_replicas,
 )
-
-PASSWORD_VARIABLE = "REKNIT_ETCD_PASSWORD"
-ETCD_OPTIONS = ("ca", "cert", "key", "user", "password-file")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -115,7 +111,7 @@ def _add_agent(parser: argparse.ArgumentParser) -> None:
 def _add_job(parser: argparse.ArgumentParser, where: argparse._ActionsContainer) -> None:
     """What an agent needs to know of its job, whoever starts its workers."""
     where.add_argument("--etcd", metavar="H:P,H:P", help="endpoints of the etcd that all hosts of the job share")
-    _add_etcd_access(parser)
+    access.add_arguments(parser)
     parser.add_argument("--job", metavar="ID", help="the job's name; all hosts of a job give the same")
     _add_shape(parser, "1", 1)
     parser.add_argument("--model", type=int, default=1, metavar="N", help="tensor-parallel workers a stage (default 1)")
@@ -152,19 +148,6 @@ def _add_job(parser: argparse.ArgumentParser, where: argparse._ActionsContainer)
     parser.add_argument("--log-json", action="store_true", help="log as JSON lines")
 
 
-def _add_etcd_access(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--etcd-ca", type=Path, metavar="FILE", help="speak TLS: the CA that signed etcd's certificate")
-    parser.add_argument("--etcd-cert", type=Path, metavar="FILE", help="our own certificate, if etcd asks for one")
-    parser.add_argument("--etcd-key", type=Path, metavar="FILE", help="the key of --etcd-cert")
-    parser.add_argument("--etcd-user", metavar="NAME", help="for an etcd with authentication on")
-    parser.add_argument(
-        "--etcd-password-file",
-        type=Path,
-        metavar="FILE",
-        help=f"its first line is the password of --etcd-user (else ${PASSWORD_VARIABLE}; workers do not get to see it)",
-    )
-
-
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=300, metavar="N", help="steps to train at least (default 300)")
     _add_shape(parser, "3", 2)
@@ -176,7 +159,7 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
 
 def _add_chaos(parser: argparse.ArgumentParser) -> None:
     chaos.add_arguments(parser)
-    _add_etcd_access(parser)
+    access.add_arguments(parser)
     parser.set_defaults(run=_chaos)
 
 
@@ -225,15 +208,15 @@ def _job_config(arguments: argparse.Namespace) -> Config:
     for name in ("job", "agent"):
         if getattr(arguments, name) is not None:
             _check_name(name, getattr(arguments, name))
-    access = etcd_access(arguments)
+    way_in = access.access_of(arguments)
     return Config(
         script=None,
         job=f"standalone-{uuid.uuid4().hex[:8]}" if arguments.job is None else arguments.job,
         etcd=arguments.etcd,
-        access=access,
+        access=way_in,
         spec=Spec(Axes(arguments.pipe, arguments.model), *parse_replicas(arguments.replicas)),
         pipe_backend=arguments.pipe_backend,
-        address=arguments.address or own_address(arguments.etcd, access.tls is not None),
+        address=arguments.address or access.own_address(arguments.etcd, way_in.tls is not None),
         agent=arguments.agent or f"{socket.gethostname()}-{os.getpid()}",
         ladder=Ladder.derive(
             arguments.detect,
@@ -253,55 +236,6 @@ def _check_name(option: str, name: str) -> None:
         check_name(f"--{option}", name)
     except RecordError as error:
         raise ConfigError(str(error)) from None
-
-
-def etcd_access(arguments: argparse.Namespace) -> EtcdAccess:
-    """How to get into etcd.  Takes the password out of the environment, which workers inherit.  Raises ConfigError."""
-    password = os.environ.pop(PASSWORD_VARIABLE, None)
-    given = [f"--etcd-{name}" for name in ETCD_OPTIONS if getattr(arguments, f"etcd_{name.replace('-', '_')}")]
-    if given and arguments.etcd is None:
-        raise ConfigError(f"{given[0]} needs --etcd: a standalone job brings its own etcd")
-    if arguments.etcd_ca is None and (arguments.etcd_cert or arguments.etcd_key):
-        raise ConfigError("--etcd-cert and --etcd-key need --etcd-ca FILE: the CA that signed etcd's certificate")
-    try:
-        tls = arguments.etcd_ca and TlsFiles(arguments.etcd_ca, arguments.etcd_cert, arguments.etcd_key)
-    except StoreError as error:
-        raise ConfigError(str(error)) from None
-    path = arguments.etcd_password_file
-    if arguments.etcd_user is None:
-        if path is not None:
-            raise ConfigError("--etcd-password-file needs --etcd-user NAME: whose password it is")
-        return EtcdAccess(tls)
-    if path is not None:
-        try:
-            password = path.read_text().partition("\n")[0].rstrip("\r")
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"--etcd-password-file {path} cannot be read: {error}") from None
-    if not password:
-        raise ConfigError(
-            f"--etcd-user {arguments.etcd_user} needs a password: give --etcd-password-file FILE, "
-            f"or set ${PASSWORD_VARIABLE}"
-        )
-    return EtcdAccess(tls, arguments.etcd_user, password)
-
-
-def own_address(etcd: str | None, tls: bool = False) -> str:
-    """The address of this host on its way to etcd; loopback for a standalone job.  Sends nothing."""
-    if etcd is None:
-        return "127.0.0.1"
-    try:
-        first = parse_endpoints(etcd, tls)[0]
-    except StoreError as error:
-        raise ConfigError(f"--etcd: {error}") from None
-    try:
-        family, _, _, _, target = socket.getaddrinfo(first.host, first.port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)
-            return str(probe.getsockname()[0])
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"--etcd {etcd}: cannot tell which address leads there ({error}); give --address IP"
-        ) from None
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -324,7 +258,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _chaos(arguments: argparse.Namespace) -> int:
-    return chaos.run(arguments, etcd_access(arguments))
+    return chaos.run(arguments, access.access_of(arguments))
 
 
 if __name__ == "__main__":
