@@ -231,7 +231,7 @@ class Plan:
     evicted: tuple[Name, ...] = ()
     offences: tuple[tuple[str, int], ...] = ()
 
-    @property
+    @functools.cached_property
     def names(self) -> frozenset[Name]:
         """Everybody who has a place."""
         return frozenset(name for replica in self.replicas for name in replica.names)
