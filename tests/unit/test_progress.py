@@ -38,3 +38,7 @@ def test_a_job_that_stands_still_says_so() -> None:
 
 def test_workers_that_have_finished_wait_for_the_others() -> None:
     assert "have finished" in str(Progress(1, said=0.0).sentence(EVERY, True, 2, 2))
+
+
+def test_a_host_whose_workers_are_still_starting_accuses_none_of_hanging() -> None:
+    assert "no worker of this host has attached" in str(Progress(1, said=0.0).sentence(EVERY, True, 0, 0))
