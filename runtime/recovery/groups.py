@@ -6,7 +6,6 @@ The replica's own default group belongs to its formation and outlives generation
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from reknit.rendezvous.parts import View
@@ -83,25 +82,3 @@ class Groups:
         self.evidence.ask(self.data, self.peers)
         self.evidence.ask(self.rounds, self.replica.names)
         self.evidence.ask(self.formation, self.replica.names)
-
-
-def in_parallel(tasks: Sequence[Callable[[], None]], cancelled: threading.Event) -> None:
-    """Run all tasks, each on a thread; the first failure cancels the others and is raised when all have ended."""
-    errors: list[BaseException] = []
-
-    def run(task: Callable[[], None]) -> None:
-        try:
-            task()
-        except BaseException as error:
-            errors.append(error)
-            cancelled.set()
-
-    threads = [threading.Thread(target=run, args=(task,), name="reknit-connect", daemon=True) for task in tasks[1:]]
-    for thread in threads:
-        thread.start()
-    if tasks:
-        run(tasks[0])
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]

@@ -10,25 +10,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
-import torch
-import torch.distributed as dist
-
-from reknit.rendezvous.codec import split_address
 from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.parts import View
 from reknit.rendezvous.records import FINISHED, LOST, Name
 from reknit.runtime import injection
-from reknit.runtime.communicator.communicator import Communicator
 from reknit.runtime.errors import Interrupted
 from reknit.runtime.process import footprint
+from reknit.runtime.recovery.building import Builder, Wiring
 from reknit.runtime.recovery.control import ReplicaRounds
 from reknit.runtime.recovery.decision import Reaction, reaction
 from reknit.runtime.recovery.evidence import Evidence
-from reknit.runtime.recovery.formation import Formation, FormationError, FormationId, form
-from reknit.runtime.recovery.groups import Groups, in_parallel
+from reknit.runtime.recovery.formation import Formation, FormationError, FormationId
+from reknit.runtime.recovery.groups import Groups
 from reknit.runtime.recovery.phase import PATIENT, Phase
 from reknit.runtime.recovery.settling import Event, IncompleteError, TellCommitted, compare, settle
 from reknit.runtime.recovery.state import State
@@ -51,21 +46,6 @@ class Superseded(Interrupted):
     """A newer plan came before the comparison of this generation was entered."""
 
 
-class Wiring(Protocol):
-    """How groups are built; `job` makes it out of the worker's settings."""
-
-    pipe_backend: str
-    device: torch.device
-
-    def connect(
-        self, address: tuple[str, int], prefix: str, rank: int, size: int, cancelled: threading.Event
-    ) -> Communicator:
-        """Build an interruptible gloo group; raises Interrupted."""
-
-    def nccl_store(self, host: str, rounds: ReplicaRounds, rank: int) -> dist.Store:
-        """A torch store that all members of a new formation reach; raises Interrupted."""
-
-
 Report = Callable[..., None]  # report(kind, **fields): a line to the agent
 
 
@@ -82,7 +62,8 @@ class Recovery:
         tell_committed: TellCommitted,
         phase: Phase,
     ) -> None:
-        self.name, self.state, self._wiring, self._report, self._event = name, state, wiring, report, event
+        self.name, self.state, self._report, self._event = name, state, report, event
+        self._builder = Builder(wiring)
         self._tell_committed, self._phase = tell_committed, phase
         self._changed = threading.Condition()
         self._newest: View | None = None
@@ -290,7 +271,7 @@ class Recovery:
         if self._formation is not None and not FormationId.of(groups.replica).same(self._formation.identity):
             self._end_formation()
         try:
-            in_parallel([lambda: self._connect_data(groups), lambda: self._connect_rounds(groups)], groups.cancelled)
+            self._builder.connect(groups)
             self._go_on_unless_superseded(groups)
             self._keep_or_form(groups)
         except Interrupted:
@@ -306,36 +287,13 @@ class Recovery:
                 raise _superseded(groups)
             groups.formation, groups.entered = self._formation, entering
 
-    def _connect_data(self, groups: Groups) -> None:
-        peers = groups.view.peers
-        prefix = f"data/{groups.generation}/{groups.coordinate}"
-        address = peers[0].place.address
-        groups.data = self._build(groups, address, prefix, groups.data_rank, groups.peers)
-
-    def _connect_rounds(self, groups: Groups) -> None:
-        places = groups.replica.places
-        if len(places) == 1:
-            groups.rounds = ReplicaRounds(None)
-            return
-        prefix = f"control/{groups.generation}/{groups.replica.slot}"
-        communicator = self._build(groups, places[0].address, prefix, groups.coordinate, groups.replica.names)
-        groups.rounds = ReplicaRounds(communicator)
-
-    def _build(self, groups: Groups, address: str, prefix: str, rank: int, names: Sequence[Name]) -> Communicator:
-        """One group of `names`, the first of whom serves the meeting at `address`.  Raises Interrupted."""
-        try:
-            return self._wiring.connect(split_address(address), prefix, rank, len(names), groups.cancelled)
-        except Interrupted as error:
-            groups.evidence.add(error, names)
-            raise
-
     def _keep_or_form(self, groups: Groups) -> None:
         """Keep the formation's groups if every member has them; else all make them anew, in this generation.
 
         A generation may break while a new formation is being made, when some members have its groups and some don't.
         """
         assert groups.rounds is not None
-        said = groups.rounds.say((int(self._formation is not None), int(self._wiring.pipe_backend == "nccl")))
+        said = groups.rounds.say((int(self._formation is not None), int(self._builder.uses_nccl)))
         if len({words[1] for words in said}) > 1:
             raise FormationError(
                 "some members of this replica would use NCCL within it and some gloo, as not all hosts have a device "
@@ -344,7 +302,9 @@ class Recovery:
         if all(words[0] for words in said):
             return
         self._end_formation()
-        self._form(groups)
+        formation = self._builder.form(groups)
+        with self._changed:
+            self._formation = formation
 
     def _end_formation(self) -> None:
         formation = self._formation
@@ -352,22 +312,6 @@ class Recovery:
             formation.end()
             with self._changed:
                 self._formation = None
-
-    def _form(self, groups: Groups) -> None:
-        places, rounds = groups.replica.places, groups.rounds
-        assert rounds is not None
-        address = places[0].address
-        formation = form(
-            groups.replica,
-            groups.generation,
-            groups.coordinate,
-            self._wiring.pipe_backend,
-            lambda prefix: self._build(groups, address, prefix, groups.coordinate, groups.replica.names),
-            lambda: self._wiring.nccl_store(split_address(address)[0], rounds, groups.coordinate),
-            self._wiring.device,
-        )
-        with self._changed:
-            self._formation = formation
 
     def _ready(self, groups: Groups) -> None:
         """One round in the replica after healing, then work (rule 12)."""

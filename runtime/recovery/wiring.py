@@ -49,7 +49,7 @@ class Wiring:
             cancelled=cancelled,
             keepalive=keepalive,
             name=prefix,
-            host=0,  # as `Recovery` chooses the address
+            host=0,  # as `Builder` chooses the address
         )
 
     def nccl_store(self, host: str, rounds: ReplicaRounds, rank: int) -> dist.Store:
