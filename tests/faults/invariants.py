@@ -7,7 +7,7 @@ job may be put together (each says in `run` which file it is from).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 Event = dict[str, Any]
@@ -19,10 +19,12 @@ def check(
     samples_of: Callable[[int], Sequence[int]],
     up_to: int | None = None,
     waits: float = 5.0,
+    silent: Collection[str] = (),
 ) -> None:
     """All that can be said of a running job.  `samples_of(step)`: what the attempt on top of `step` steps must use.
 
     `up_to`: the newest step whose samples to count, if the job goes on: of the very newest, not everything is told yet.
+    `silent`: runs whose agent was killed, and could not tell any more what its workers did last.
     `waits`: seconds that may pass from a death to the next step (more than a few only while the store is away).
     """
     in_order = sorted(events, key=lambda event: event["t"])
@@ -30,7 +32,7 @@ def check(
     one_generation_at_a_time(in_order)
     intact_replicas_untouched(in_order)
     one_state_a_step(in_order)
-    every_sample_once(in_order, samples_of, up_to)
+    every_sample_once(in_order, samples_of, up_to, silent)
     never_back(in_order)
     nobody_waits(in_order, waits)
 
@@ -101,23 +103,33 @@ def one_state_a_step(events: Iterable[Event]) -> None:
 
 
 def every_sample_once(
-    events: Sequence[Event], samples_of: Callable[[int], Sequence[int]], up_to: int | None = None
+    events: Sequence[Event],
+    samples_of: Callable[[int], Sequence[int]],
+    up_to: int | None = None,
+    silent: Collection[str] = (),
 ) -> None:
     """4: each committed step is committed in one version, and that used each of its samples once at each coordinate."""
     versions = committed_versions(events)
     used: dict[tuple[Version, int], Counter[int]] = defaultdict(Counter)
     coordinates: dict[int, int] = {}
+    untold: dict[tuple[int, int], set[int]] = defaultdict(set)  # (generation, coordinate) -> members of silent runs
+    told: dict[Version, set[int]] = defaultdict(set)
     for event, pid in with_pid(events):
         if event["event"] == "placed":
             coordinates[pid] = event["coordinate"]
+            if event["run"] in silent:
+                untold[event["generation"], event["coordinate"]].add(pid)
         elif event["event"] == "contributed":
             used[version_of(event), coordinates[pid]].update(event["samples"])
+            told[version_of(event)].add(pid)
     newest = max(versions, default=0)
     for step in range(1, (newest if up_to is None else up_to) + 1):
         assert len(versions[step]) == 1, f"step {step} was committed in versions {sorted(versions[step])}"
         (version,) = versions[step]
         for coordinate in set(coordinates.values()):
             expected, got = Counter(samples_of(step - 1)), used[version, coordinate]
+            if not (got - expected) and untold[version[0], coordinate] - told[version]:
+                continue
             assert got == expected, (
                 f"step {step} (version {version}) at coordinate {coordinate}: "
                 f"missing {sorted((expected - got).elements())}, repeated {sorted((got - expected).elements())}"

@@ -58,10 +58,7 @@ def test_an_announced_evaluation_is_excused(where: str, campaign: Campaign) -> N
 
 
 def test_an_evaluation_of_all_need_not_be_announced(campaign: Campaign) -> None:
-    since = 0
-    for worker in sorted(campaign.run.pids()):
-        since = since or order(campaign, worker, "sleep.between", LONG)
-        order(campaign, worker, "sleep.between", LONG)
+    since = min(order(campaign, worker, "sleep.between", LONG) for worker in sorted(campaign.run.pids()))
     campaign.run.wait_steps(30, timeout=LONG + 15)
     nothing_passed(campaign, since)
 
@@ -76,7 +73,9 @@ def test_one_that_is_not_announced_is_put_out(campaign: Campaign) -> None:
 
 def test_somebody_dies_while_another_evaluates(tmp_path: Path) -> None:
     """The survivors wait for the one that evaluates; no generation passes meanwhile but the first."""
-    with campaign_of(tmp_path, Shape(SHAPE.script, 3, 1), "--hang", str(HANG), "--connect", "2") as campaign:
+    with campaign_of(
+        tmp_path, Shape(SHAPE.script, 3, 1), "--hang", str(HANG), "--detect", "3", "--connect", "2"
+    ) as campaign:
         run = campaign.run
         evaluates, dies = sorted(run.pids())[:2]
         since = order(campaign, evaluates, "long.between", LONG)
