@@ -102,6 +102,28 @@ def test_a_strange_process_is_left_alone_and_ctrl_c_prints_the_report(hosts: Hos
     hosts.finish()
 
 
+def test_what_it_stopped_goes_on_when_it_ends(hosts: Hosts) -> None:
+    with chaos(hosts, ["--kinds", "stop", "--every", "0s"]) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        found = next(filter(None, (re.search(r"stopped (host\d-\d) \(process (\d+)\)", line) for line in lines)))
+        pid = int(found[2])
+        hosts.wait(lambda: state(pid) == "T", 5.0, "the stop")
+        process.send_signal(signal.SIGINT)
+        code, said = ended(process)
+    assert code == 0, said
+    assert "the job recovered from 0 of 1 faults; chaos ended before it was seen of 1" in said
+    assert state(pid) != "T"
+    hosts.living[0].wait_steps()
+    assert not any(hosts.of("worker_died"))
+    hosts.finish()
+
+
+def state(pid: int) -> str:
+    """R, S, D, T (stopped) and so on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def test_a_job_that_is_not_there_is_said(hosts: Hosts) -> None:
     with chaos(hosts, ["--job", "other"]) as process:
         code, said = ended(process)

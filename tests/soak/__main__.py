@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,7 +33,8 @@ NODES, HANG_SECONDS, STEP_MS = 3, 3.0, 50.0
 DEATH_SECONDS = 5.0  # as in all fault tests, from a death to the next commit
 KINDS = ("kill", "stop", "node")
 EVERY_SECONDS, LEAST_PER_MINUTE = 6.0, 6
-MOST_MEMORY, MOST_DESCRIPTORS, MOST_THREADS = 32.0, 4, 4  # megabytes; what is left over from one change comes and goes
+MOST_MEMORY = 16.0  # megabytes
+MOST_DESCRIPTORS, MOST_THREADS = 8, 8  # as replicas come and go, so do connections: less than one a generation
 
 
 class Soak:
@@ -165,6 +167,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, metavar="N", help="of chaos (default 10)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of chaos (default 0)")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # nothing is left behind
     folder = Path(tempfile.mkdtemp(prefix="reknit-soak-"))
     print(f"{NODES} nodes of {PIPE} workers; all that they say lies in {folder}", flush=True)
     with EmbeddedEtcd() as etcd:

@@ -36,7 +36,7 @@ class Growth:
 
 
 class Footprints:
-    """All looks so far, by process."""
+    """All looks so far, by process and by what it was then: one that becomes another thing begins another life."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, str], list[Footprint]] = defaultdict(list)

@@ -47,10 +47,12 @@ class Node:
             life.end()
 
     def processes(self) -> dict[int, str]:
-        """Its present agent and workers: what each is."""
+        """Its present agent and workers: what each is.  An agent that leads holds more than one that does not."""
         if not self.lives or self.run.returncode() is not None:
             return {}
-        return {self.run.pid: "agent", **dict.fromkeys(self.run.pids().values(), "worker")}
+        said = self.run.output()
+        agent = "leader" if said.rfind("leads the job (revision") > said.rfind("no longer leads") else "agent"
+        return {self.run.pid: agent, **dict.fromkeys(self.run.pids().values(), "worker")}
 
     def poll(self) -> Iterator[Event]:
         """All events of all its lives so far."""
