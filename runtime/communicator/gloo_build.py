@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from reknit.runtime.communicator.gloo_group import GlooGroup, packed, unpacked
-from reknit.runtime.communicator.meeting import MeetingClient, MemberLeft
+from reknit.runtime.communicator.meeting_client import MeetingClient, MemberLeft
 from reknit.runtime.communicator.probe import Probes
 from reknit.runtime.communicator.sockets import (
     Address,

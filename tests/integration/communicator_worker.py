@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import torch
 
-from reknit.runtime.communicator import gloo_build, meeting, staging
+from reknit.runtime.communicator import gloo_build, gloo_group, meeting_client, staging
 from reknit.runtime.communicator.communicator import Communicator
 from reknit.runtime.communicator.meeting import MeetingPoint
 from reknit.runtime.errors import CommunicatorError, Interrupted
@@ -74,24 +74,20 @@ def cancel(name: str) -> Any:
 def announce_but_never_connect(**arguments: Any) -> Any:
     """Publish the own address like a member that dies before it connects, and stay there."""
 
-    def stall(client: meeting.MeetingClient, keys: list[str]) -> list[bytes]:
+    def stall(client: meeting_client.MeetingClient, keys: list[str]) -> list[bytes]:
         say(begun=True)
         threading.Event().wait()
         raise AssertionError
 
-    meeting.MeetingClient.get = stall  # type: ignore[method-assign,assignment]
+    meeting_client.MeetingClient.get = stall  # type: ignore[method-assign,assignment]
     connect(**arguments)
 
 
 def announce_as_if_unreachable(**arguments: Any) -> Any:
     """As above, from a machine that no way leads to: nobody's call to it is answered."""
-    packed = gloo_build.packed
     address = deaf_address()
-    gloo_build.packed = lambda _: packed(address)
-    try:
-        announce_but_never_connect(**arguments)
-    finally:
-        gloo_build.packed = packed
+    vars(gloo_build)["packed"] = lambda _: gloo_group.packed(address)
+    announce_but_never_connect(**arguments)
 
 
 def deaf_address() -> tuple[str, int]:

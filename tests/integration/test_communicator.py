@@ -387,7 +387,7 @@ def test_a_host_of_the_meeting_that_is_no_more_is_gone(meeting: MeetingPoint) ->
 
 def test_a_member_to_which_no_way_leads_is_absent(crew: Crew, meeting: MeetingPoint, name: str) -> None:
     worker, cut_off, reachable = crew.workers(3)
-    arguments = {"name": name, "address": meeting.address, "size": 3, "host": "127.0.0.2"}
+    arguments: Answer = {"name": name, "address": meeting.address, "size": 3, "host": "127.0.0.2"}
     # Both are waited for, and gloo itself gets no further than to the first of them.
     cut_off.tell("announce_as_if_unreachable", rank=2, **arguments)
     reachable.tell("announce_but_never_connect", rank=1, **arguments)
@@ -430,7 +430,7 @@ def test_a_host_that_is_stopped_while_others_build_holds_nobody_who_is_told(
     if connecting:
         host.tell("announce_but_never_connect", name=name, address=address, rank=0, size=3, host="127.0.0.2")
         assert host.answer() == {"begun": True}
-    arguments = {"name": name, "address": address, "size": 3, "timeout_s": 60, "host_rank": 0}
+    arguments: Answer = {"name": name, "address": address, "size": 3, "timeout_s": 60, "host_rank": 0}
     for rank, worker in enumerate((first, second), start=1):
         worker.tell("connect", rank=rank, **arguments)
     eventually(lambda: len(host.ask("announced", at_once=True, name=name)) == 4 + 2 * connecting)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from reknit.runtime.communicator.meeting import LINE_LIMIT_BYTES, MeetingClient, MeetingPoint, MemberLeft
+from reknit.runtime.communicator.meeting import LINE_LIMIT_BYTES, MeetingPoint
+from reknit.runtime.communicator.meeting_client import MeetingClient, MemberLeft
 
 PATIENCE_S = 20.0
 
