@@ -56,7 +56,7 @@ def run(config: Config) -> int:
     """Run the job's part on this host to its end; returns the exit code.  Raises ReknitError if it can't begin."""
     logs.set_up(config.log_json)
     events = EventLog(config.events)
-    etcd = EmbeddedEtcd(config.data_folder) if config.standalone else None
+    etcd = EmbeddedEtcd(config.data_folder, keep=True) if config.standalone else None
     folder = Path(tempfile.mkdtemp(prefix="reknit-"))
     try:
         if etcd is not None:

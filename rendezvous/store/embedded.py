@@ -12,15 +12,10 @@ import http.client
 import importlib.util
 import json
 import os
-import platform
-import queue
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
-import threading
 import time
 import weakref
 from collections.abc import Sequence
@@ -29,21 +24,11 @@ from pathlib import Path
 from typing import IO
 
 from reknit.rendezvous.errors import StoreError
+from reknit.rendezvous.store.embedded_process import EtcdProcess
 
 _PREFIX = "reknit-etcd-"
 _PORT_ATTEMPTS = 5
 _LOG_TAIL_LINES = 15
-
-# Run by a Python of its own between us and etcd, since nothing may run between fork and exec in a process that has
-# threads (or grpc).  The kernel kills etcd when the *thread* that started it ends, and 1 is PR_SET_PDEATHSIG.
-_EXEC_BOUND_TO_PARENT = """
-import ctypes, os, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, 9)
-    if os.getppid() != int(sys.argv[1]):
-        sys.exit("the parent has ended already")
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 class _PortTakenError(Exception):
@@ -80,22 +65,27 @@ class EmbeddedEtcd:
 
     Args:
         folder: where data and log live, and are found again by the next start; None makes a temporary folder, removed
-        by
-            `stop` (or, if this process is killed, when the next embedded etcd of this user starts).
+            by `stop` (or, if this process is killed, when the next embedded etcd of this user starts).
         start_timeout: seconds that `start` waits for etcd to answer.
         arguments: more command-line arguments for etcd.
+        keep: start it again whenever it dies by itself.
     """
 
     def __init__(
-        self, folder: Path | None = None, *, start_timeout: float = 20.0, arguments: Sequence[str] = ()
+        self,
+        folder: Path | None = None,
+        *,
+        start_timeout: float = 20.0,
+        arguments: Sequence[str] = (),
+        keep: bool = False,
     ) -> None:
         self._given_folder = folder
         self._start_timeout = start_timeout
         self._arguments = tuple(arguments)
+        self._keep = keep
         self._folder: Path | None = None
         self._ports: tuple[int, int] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._keeper: threading.Thread | None = None
+        self._process: EtcdProcess | None = None
         self._cleanup: weakref.finalize[[], EmbeddedEtcd] | None = None
         self._resources = ExitStack()
 
@@ -123,7 +113,7 @@ class EmbeddedEtcd:
     @property
     def pid(self) -> int | None:
         """The process id while it runs, else None."""
-        return self._process.pid if self._process is not None and self._process.poll() is None else None
+        return None if self._process is None else self._process.pid
 
     def start(self) -> None:
         """Start etcd and wait until it answers; one that runs is left alone.
@@ -133,6 +123,8 @@ class EmbeddedEtcd:
         """
         if self.pid is not None:
             return
+        if self._process is not None:
+            self._process.end(gently=False)  # it died, and may just be about to be started again
         binary = find_etcd()
         if self._folder is None:
             try:
@@ -155,18 +147,17 @@ class EmbeddedEtcd:
                 raise
             else:
                 self._ports = ports
+                if self._keep and self._process is not None:
+                    self._process.keep()
                 return
         self.stop()
         raise StoreError(f"etcd found its ports on 127.0.0.1 taken {_PORT_ATTEMPTS} times in a row: try again")
 
     def stop(self) -> None:
         """End etcd and wait for that; remove a temporary folder.  `start` may follow."""
-        process, keeper = self._process, self._keeper
-        if process is not None:
-            _end(process, gently=self._given_folder is not None)
-        if keeper is not None:
-            keeper.join()
-        self._process = self._keeper = None
+        if self._process is not None:
+            self._process.end(gently=self._given_folder is not None)
+        self._process = None
         if self._cleanup is not None:
             self._cleanup()
             self._cleanup = None
@@ -188,22 +179,19 @@ class EmbeddedEtcd:
         command = [str(binary), *_arguments(name, self.folder, ports), *self._arguments]
         if self._given_folder is None and _knows(binary, "--unsafe-no-fsync"):
             command.append("--unsafe-no-fsync")
-        started: queue.SimpleQueue[subprocess.Popen[bytes] | OSError] = queue.SimpleQueue()
         log = self.folder / "etcd.log"
         begin = log.stat().st_size if log.exists() else 0
-        # The kernel binds etcd's life to the thread that starts it, so that is one which lives as long as etcd.
-        self._keeper = threading.Thread(target=_keep, args=(command, log, started), name="reknit-etcd", daemon=True)
-        self._keeper.start()
-        process = started.get()
-        if isinstance(process, OSError):
-            raise StoreError(f"cannot start etcd ({binary}): {process}") from process
+        try:
+            process = EtcdProcess(command, log)
+        except OSError as error:
+            raise StoreError(f"cannot start etcd ({binary}): {error}") from error
         self._process = process
-        self._resources.callback(_end, process, gently=False)
+        self._resources.callback(process.end, gently=False)
         while not _answers(ports[0], name):
             self._check_start(process, log, begin, deadline)
             time.sleep(0.01)
 
-    def _check_start(self, process: subprocess.Popen[bytes], log: Path, begin: int, deadline: float) -> None:
+    def _check_start(self, process: EtcdProcess, log: Path, begin: int, deadline: float) -> None:
         """Raise if a start that has not succeeded yet has failed."""
         code = process.poll()
         if code is None and time.monotonic() < deadline:
@@ -235,36 +223,6 @@ def _arguments(name: str, folder: Path, ports: tuple[int, int]) -> list[str]:
         "log-outputs": "stderr",
     }
     return [f"--{key}={value}" for key, value in settings.items()]
-
-
-def _keep(command: list[str], log: Path, started: queue.SimpleQueue[subprocess.Popen[bytes] | OSError]) -> None:
-    """Start etcd and live as long as it."""
-    # Settings meant for another etcd (and what Kubernetes sets for a service called etcd) are not for this one.
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("ETCD_")}
-    if platform.machine() == "aarch64":
-        environment["ETCD_UNSUPPORTED_ARCH"] = "arm64"
-    bound = [sys.executable, "-I", "-S", "-c", _EXEC_BOUND_TO_PARENT, str(os.getpid()), *command]
-    try:
-        with log.open("ab") as output:
-            # In a session of its own: Ctrl-C in the terminal is for us, and we stop etcd when we no longer need it.
-            process = subprocess.Popen(
-                bound, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
-            )
-    except OSError as error:
-        started.put(error)
-        return
-    started.put(process)
-    process.wait()
-
-
-def _end(process: subprocess.Popen[bytes], gently: bool) -> None:
-    if gently:
-        process.send_signal(signal.SIGTERM)
-        # It may wait for clients to leave.  Its data survive a kill.
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(2.0)
-    process.kill()
-    process.wait()
 
 
 def _free_ports() -> tuple[int, int]:

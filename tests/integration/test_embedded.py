@@ -73,6 +73,25 @@ def test_a_given_folder_keeps_the_data(tmp_path: Path, wait_until: WaitUntil) ->
         assert put_and_get(server.endpoint, b"3") == b"2"
 
 
+def test_a_kept_one_comes_back_when_it_dies(wait_until: WaitUntil) -> None:
+    with EmbeddedEtcd(keep=True) as server:
+        assert put_and_get(server.endpoint, b"1") is None
+        seen = {server.pid}
+        for number in range(1, 3):
+            pid = server.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: server.pid not in {None, *seen})
+            seen.add(server.pid)
+            assert put_and_get(server.endpoint, str(number + 1).encode()) == str(number).encode()
+        os.kill(server.pid or 0, signal.SIGKILL)
+        wait_until(lambda: server.pid is None)
+        server.start()  # before it comes back by itself
+        assert put_and_get(server.endpoint, b"") == b"3"
+    assert server.pid is None
+    assert not any(is_running(pid) for pid in seen if pid)
+
+
 def test_it_stays_when_the_thread_that_started_it_ends(wait_until: WaitUntil) -> None:
     server = EmbeddedEtcd()
     thread = threading.Thread(target=server.start)
