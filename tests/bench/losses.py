@@ -12,6 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -99,7 +100,9 @@ def hangs(count: int, seed: int) -> Run:
         for _ in range(count):
             wait(run, lambda: run.settled() and bool(run.victims()), processes.check)
             time.sleep(chance.random() * run.situation.step_seconds)
-            run.strike(chance.choice(run.victims()), signal.SIGSTOP)
+            # Whoever hung rests before it gets a place again, each time for longer: so all take turns.
+            hung = Counter(kill.worker for kill in run.kills)
+            run.strike(min(run.victims(), key=lambda name: (hung[name], chance.random())), signal.SIGSTOP)
         wait(run, run.settled, processes.check)
     return run
 

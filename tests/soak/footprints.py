@@ -68,7 +68,7 @@ def look(pid: int, now: float) -> Footprint | None:
 def growth_of(what: str, pid: int, seen: Sequence[Footprint]) -> Growth | None:
     """How a process grew; None if it was not observed for long enough to say.
 
-    Least descriptors and threads are compared, since for a moment after each change old groups are still being closed.
+    Medians are compared: for a moment an agent lacks a worker, or a worker has not closed its old groups yet.
     """
     settled = [footprint for footprint in seen if footprint.t >= seen[0].t + SETTLED_SECONDS]
     if not settled or settled[-1].t - settled[0].t < LONG_SECONDS:
@@ -80,8 +80,8 @@ def growth_of(what: str, pid: int, seen: Sequence[Footprint]) -> Growth | None:
         pid,
         settled[-1].t - settled[0].t,
         median(f.memory for f in last) - median(f.memory for f in first),
-        min(f.descriptors for f in last) - min(f.descriptors for f in first),
-        min(f.threads for f in last) - min(f.threads for f in first),
+        round(median(f.descriptors for f in last) - median(f.descriptors for f in first)),
+        round(median(f.threads for f in last) - median(f.threads for f in first)),
     )
 
 

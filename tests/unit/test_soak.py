@@ -74,8 +74,8 @@ def test_a_gap_ends_with_a_commit_of_a_newer_generation() -> None:
 
 
 def seen(seconds: int, growing: float, descriptors: int = 10) -> list[Footprint]:
-    """A look each second; the least descriptors of a change are what counts."""
-    return [Footprint(100.0 + s, 200 + growing * s, descriptors + 5 * (s % 2), 4) for s in range(seconds)]
+    """A look each second; now and then there are a few descriptors more, or less."""
+    return [Footprint(100.0 + s, 200 + growing * s, descriptors + 5 * (s % 3 - 1), 4) for s in range(seconds)]
 
 
 def test_growth_is_judged_after_a_while_and_only_of_long_lives() -> None:
