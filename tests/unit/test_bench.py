@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.bench.gap import Kill, stop_of
+from tests.bench.losses import gap_of
 from tests.bench.table import Figure, Spread, render
 
 
@@ -52,6 +53,14 @@ def test_a_gap_ends_with_a_step_that_was_worked_on_in_the_next_generation() -> N
 def test_a_job_that_does_not_come_back_is_no_measurement() -> None:
     with pytest.raises(ValueError, match="full strength"):
         stop_of(Kill(1.0, "c", 1), sorted(EVENTS, key=lambda e: float(e["t"]))[:-1])
+
+
+def test_the_gap_of_a_node_loss_is_that_of_its_worst_survivor() -> None:
+    gap, planned = gap_of(Kill(1.0, "c", 1), sorted(EVENTS, key=lambda e: float(e["t"])))
+    assert (gap, planned) == pytest.approx((1.061 - 0.98, 0.005))
+    # whoever was not there before the loss has no gap
+    late = [committed(9.0, "d", 3, 11)]
+    assert gap_of(Kill(1.0, "c", 1), [*EVENTS, *late])[0] == pytest.approx(gap)
 
 
 def test_the_table_says_which_goals_hold() -> None:

@@ -15,7 +15,8 @@ from reknit.runtime.chaos.command import parse_kinds, parse_time
 from reknit.runtime.chaos.identity import Seen, why_no_agent, why_no_worker
 from reknit.runtime.chaos.report import FAILED, OPEN, RECOVERED, Strike, describe, table, verdict
 from reknit.runtime.chaos.situation import Job
-from reknit.runtime.config import ConfigError
+from reknit.runtime.cli import main
+from reknit.runtime.config import EXIT_USAGE, ConfigError
 
 GENERATION, STAGES = 7, 2
 NOW = 1000.0
@@ -167,3 +168,17 @@ def test_the_report_counts_per_kind() -> None:
     assert verdict(strikes[:3], "") == (0, "the job recovered from 3 of 3 faults")
     assert verdict([*strikes[:2], Strike(2.0, one, 7, OPEN)], "")[0] == 0
     assert verdict([], "why") == (1, "nothing was struck: why")
+
+
+def test_what_cannot_be_is_said_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    for options, sentence in (
+        (["--every", "5"], "--every must be a time such as 500ms, 30s or 10m, not '5'"),
+        (["--kinds", "burn"], "--kinds must be some of kill,stop,node, not 'burn'"),
+        (["--etcd", ":x"], "--etcd: "),
+        (["--json", "/nowhere/x"], "--json /nowhere/x: there is no folder /nowhere"),
+        (["--etcd-user", "u"], "--etcd-user u needs a password"),
+    ):
+        assert main(["chaos", "--job", "j", "--etcd", "h:1", *options]) == EXIT_USAGE
+        said = capsys.readouterr().err
+        assert said.startswith(f"reknit: {sentence}")
+        assert said.count("\n") == 1
