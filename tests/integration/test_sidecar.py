@@ -74,7 +74,7 @@ class Pod:
             time.sleep(0.02)
 
     def wait_ends(self, *children: subprocess.Popen[bytes]) -> list[int | None]:
-        self.wait(lambda: all(child.poll() is not None for child in children), "the ends")  # of processes that perhaps have yet to import torch
+        self.wait(lambda: all(child.poll() is not None for child in children), "the ends")
         return [child.returncode for child in children]
 
     def stop_at(self, step: int) -> None:
