@@ -2,8 +2,9 @@
 
 Pure, and without any knowledge of where the observations come from.  A group of workers that waits shows no culprit by
 itself: whoever waits in a collective is a victim.  So only a worker is judged for which somebody waits, that does not
-wait itself, and that has not announced a long phase.  It is slow at first, and hung when the others have waited for so
-long as no step of theirs explains.  A worker of which nothing is observed is well.
+wait itself, and that has not announced a long phase.  It is slow at first, and hung when the others have waited for it
+for so long as no step of theirs explains: what they have waited for somebody else before is not its fault.  A worker of
+which nothing is observed is well.
 """
 
 from __future__ import annotations
@@ -22,12 +23,16 @@ class Doing:
     """What a worker has been at for `seconds`: it WAITS for others, is BUSY, in a LONG phase, or SILENT.
 
     `limit`: after how many seconds of waiting for somebody, by this worker's own steps, that one counts as hung.
+    `step`: its committed steps.  `finished`: its loop has ended, so it only waits for those who are behind it: one that
+    still saves its model keeps nobody from anything.
     """
 
     kind: str
     phase: str
     seconds: float
     limit: float
+    step: int = 0
+    finished: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,12 +98,18 @@ def _lateness(observed: Observation, everybody: Sequence[Observation]) -> float:
     if observed.gone or own is None or own.kind not in (BUSY, SILENT) or not waiting:
         return 0.0
     limit = max(own.limit, *(doing.limit for _, doing in waiting))
-    return max(doing.seconds for _, doing in waiting) / limit if limit > 0 else 1.0
+    waited = min(own.seconds, max(doing.seconds for _, doing in waiting))
+    return waited / limit if limit > 0 else 1.0
 
 
 def _waiting(observed: Observation, everybody: Sequence[Observation]) -> list[tuple[str, Doing]]:
-    others = (o for o in everybody if o.worker != observed.worker and not o.gone)
-    return [(o.worker, o.doing) for o in others if o.doing is not None and o.doing.kind == WAITS]
+    others = ((o.worker, o.doing) for o in everybody if o.worker != observed.worker and not o.gone)
+    step = observed.doing.step if observed.doing is not None else 0
+    return [
+        (worker, doing)
+        for worker, doing in others
+        if doing is not None and doing.kind == WAITS and (not doing.finished or step < doing.step)
+    ]
 
 
 def _patience(observed: Observation) -> tuple[float, float, str]:

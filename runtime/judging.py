@@ -87,5 +87,6 @@ def _doing(item: Observed, now: float) -> Doing | None:
     stall = item.member.stall
     if stall is None:
         return None
-    said = Doing(stall.kind, stall.phase, stall.seconds, stall.limit)
+    finished = item.member.finished
+    said = Doing(stall.kind, stall.phase, stall.seconds, stall.limit, stall.step, finished)
     return replace(said, seconds=stall.seconds + max(0.0, now - item.stalled))

@@ -34,9 +34,9 @@ def test_a_stall_goes_on_while_its_record_lies_there() -> None:
     job = [seen(member("a", stall(WAITS, 6.0, "reduce"))), seen(member("b", stall(BUSY, 5.0)), 101.0)]
     assert judge(job, plan("a", "b"), 100.0) == {}
     assert judge(job, plan("a", "b"), 110.0) == {}
-    evicted = judge(job, plan("a", "b"), 124.0)
-    assert evicted == {Name("b", "1"): "b hangs: in forward for 28 s, while a waits (since 30 s)"}
-    assert judge(job, plan("a", "b"), 125.0).keys() == evicted.keys()
+    evicted = judge(job, plan("a", "b"), 126.0)
+    assert evicted == {Name("b", "1"): "b hangs: in forward for 30 s, while a waits (since 32 s)"}
+    assert judge(job, plan("a", "b"), 127.0).keys() == evicted.keys()
     assert [(each.worker, each.verdict.state, each.generation) for each in told] == [("b", SLOW, 5), ("b", HUNG, 5)]
 
 

@@ -66,7 +66,22 @@ def test_the_largest_limit_counts() -> None:
     """Also that of the one judged: it compiles, and says so by its limit."""
     assert states(one("a", doing(WAITS, 100, 30)), one("b", doing(BUSY, 100, 300))) == [ALIVE, SLOW]
     assert states(one("a", doing(WAITS, 100, 300)), one("b", doing(SILENT, 100, 30))) == [ALIVE, SLOW]
-    assert states(one("a", doing(WAITS, 301, 300)), one("b", doing(SILENT, 100, 30))) == [ALIVE, HUNG]
+    assert states(one("a", doing(WAITS, 301, 300)), one("b", doing(SILENT, 301, 30))) == [ALIVE, HUNG]
+
+
+def test_what_they_have_waited_for_before_is_not_its_fault() -> None:
+    """An announced evaluation, or an outage of the store, has kept them waiting; then the step takes its time."""
+    waiting = one("a", doing(WAITS, 120, 30))
+    assert states(waiting, one("b", doing(BUSY, 4, 30))) == [ALIVE, ALIVE]
+    assert states(waiting, one("b", doing(BUSY, 6, 30))) == [ALIVE, SLOW]
+    assert states(waiting, one("b", doing(BUSY, 30, 30))) == [ALIVE, HUNG]
+
+
+def test_one_that_has_finished_waits_only_for_who_is_behind_it() -> None:
+    """After its loop a script may save its model for as long as it likes; one that stopped in the last step may not."""
+    finished = one("a", replace(doing(WAITS, 100, 30), step=50, finished=True))
+    assert states(finished, one("b", replace(doing(BUSY, 100, 30), step=50))) == [ALIVE, ALIVE]
+    assert states(finished, one("b", replace(doing(SILENT, 100, 30), step=49))) == [ALIVE, HUNG]
 
 
 def test_the_last_holder_of_a_coordinate_is_spared() -> None:

@@ -27,7 +27,7 @@ def asked(what: str) -> str:
     """What the test asks this worker for, once: the file's content; empty if nothing."""
     path = orders.folder / f"{os.environ['REKNIT_WORKER_ID']}.{what}"
     try:
-        text = path.read_text()
+        text = str(path.read_text())
         path.unlink()
     except FileNotFoundError:
         return ""
