@@ -211,6 +211,12 @@ class NetworkedHosts(Hosts):
         """The hosts that take part."""
         return [run for run in super().living if run not in self.left_out]
 
+    def require_strength(self, replicas: int) -> None:
+        """Nothing is wrong with the job, which other tests have used before."""
+        newest = max(self.of("plan"), key=lambda event: event["generation"])
+        if self.left_out or newest["replicas"] != replicas:
+            pytest.fail(f"a test before this one has left the job in a bad state: {newest}", pytrace=False)
+
 
 @contextmanager
 def networked(folder: Path, count: int, **options: Any) -> Iterator[NetworkedHosts]:

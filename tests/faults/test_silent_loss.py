@@ -1,6 +1,7 @@
 """A host's link goes down: nobody is told, packets just vanish.  Default settings.
 
-The others find out by the silence and train on; the host itself stops, says why, and comes back as new.
+The others find out by the silence and train on; the host itself stops, says why, and comes back as new.  If the link is
+back before anybody counts as lost, nothing changes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tests.faults.network import NetworkedHosts, networked
 
 REPLICAS, WORKERS = 3, 2
 DETECT, LEASE = 5.0, 5.0  # the defaults
+BLINK = 1.0  # seconds without a link that everybody must bear: less than the half of DETECT that a silent peer is given
 IN_FLIGHT = 0.5  # a step whose vote had arrived when the link went
 
 Recorder = Callable[[str, object], None]
@@ -30,9 +32,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetworkedHosts
 
 @pytest.fixture
 def hosts(running: NetworkedHosts) -> NetworkedHosts:
-    """Three hosts at full strength: one job for all tests here."""
-    newest = max(running.of("plan"), key=lambda event: event["generation"])
-    assert newest["replicas"] == REPLICAS, "the test before this one has left the job in a bad state"
+    """The same job for all tests here: each leaves it at full strength."""
+    running.require_strength(REPLICAS)
     return running
 
 
@@ -63,6 +64,20 @@ def lose_and_regain(hosts: NetworkedHosts, lost: JobRun, seconds: float) -> floa
     assert all(after[run] == before[run] for run in hosts.runs if run is not lost)
     assert len(hosts.generations(at)) <= 5
     return gap
+
+
+def test_a_link_that_is_soon_back_changes_nothing(hosts: NetworkedHosts) -> None:
+    away = hosts.runs[0]
+    before = hosts.generations(0).keys()
+    hosts.network.unplug(away.name)
+    at = time.monotonic()
+    away.wait(lambda: time.monotonic() > at + BLINK, BLINK + 1, "the time that it shall be away")
+    hosts.network.plug(away.name)
+    step = hosts.runs[1].step + 3
+    for run in hosts.runs:
+        run.wait_step(step)
+    assert hosts.generations(0).keys() == before
+    hosts.check(step - 3)
 
 
 def test_a_hosts_link_goes_down(hosts: NetworkedHosts, record_property: Recorder) -> None:
