@@ -52,21 +52,21 @@ class Campaign:
         assert not fault.exists()
         self.recover(self.run.events.index(died))
 
-    def recover(self, since: int, timeout: float = 20.0) -> None:
+    def recover(self, since: int, timeout: float = 20.0, waits: float = 5.0) -> None:
         """Wait until the job is at full strength again, and three steps more; all invariants hold."""
         whole = self.run.wait_strength(self.shape.replicas, since, timeout)
         self.run.wait_step(whole["step"] + 3)
-        invariants.check(self.run.events, problem.samples_of, up_to=whole["step"])
+        invariants.check(self.run.events, problem.samples_of, up_to=whole["step"], waits=waits)
 
     def check(self) -> None:
         """All invariants hold."""
         invariants.check(self.run.events, problem.samples_of, up_to=self.run.step - 3)
 
-    def finish(self) -> int:
+    def finish(self, waits: float = 5.0) -> int:
         """Let the job end well, all its workers alike; return its last step."""
         last = self.run.stop_soon()
         assert self.run.wait_end() == 0
-        invariants.check(self.run.events, problem.samples_of)
+        invariants.check(self.run.events, problem.samples_of, waits=waits)
         invariants.finished_alike(self.run.events, last, self.shape.workers)
         return last
 

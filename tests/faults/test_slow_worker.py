@@ -83,11 +83,11 @@ def test_somebody_dies_while_another_evaluates(tmp_path: Path) -> None:
         run.wait(lambda: not path.exists(), 5.0, "the evaluation")
         run.kill(dies)
         died = run.wait_event("worker_died", 5.0, since, worker=dies)
-        campaign.recover(run.events.index(died), timeout=LONG + 30)
+        campaign.recover(run.events.index(died), timeout=LONG + 30, waits=LONG + 5)
         assert not list(run.of("worker_died", since, worker=evaluates))
         losses = [plan["reason"] for plan in run.of("plan", since)]
         assert len(losses) <= 5, losses
-        campaign.finish()
+        campaign.finish(waits=LONG + 5)
 
 
 def test_the_job_finishes(campaign: Campaign) -> None:
