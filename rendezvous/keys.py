@@ -68,6 +68,15 @@ class Keys:
         """The prefix of the accusations: `accusation.py`."""
         return f"{self.prefix}accusations/"
 
+    @property
+    def drains(self) -> str:
+        """The prefix of the orders to leave: `draining.py`."""
+        return f"{self.prefix}drains/"
+
+    def drain(self, worker_id: str) -> str:
+        """The order to one worker to leave."""
+        return f"{self.drains}{check_name('worker id', worker_id)}"
+
     def agent(self, name: str) -> str:
         """One agent's own record."""
         return f"{self.agents}{check_name('agent', name)}"

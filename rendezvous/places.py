@@ -35,11 +35,14 @@ class Candidate:
         return self.coordinate in (coordinate, None)
 
 
-def choose_places(head: Places, candidates: Sequence[Candidate], wanted: int, size: int, least: int = 1) -> Places:
+def choose_places(
+    head: Places, candidates: Sequence[Candidate], wanted: int, size: int, least: int = 1, most: int = 0
+) -> Places:
     """Place members: intact replicas stay, the others are filled with the fewest moves of state, up to `wanted`.
 
     `head` is who sits where now, `size` the number of coordinates.  Draining members get a place only if without them
     there would be fewer than `least` replicas, or until another one at their coordinate has come to the newest plan.
+    If nobody else has a place there, one more replica than `wanted` (but not than `most`) takes the state over.
     At each coordinate a current member keeps a place before any spare gets one: they hold all that was committed.
     """
     by_name = {c.name: c for c in candidates}
@@ -48,11 +51,16 @@ def choose_places(head: Places, candidates: Sequence[Candidate], wanted: int, si
     columns = [[c for c in column if c.ready >= c.since] for column in seated]
     current = {c.name for column in columns for c in column}
     handing_over = {name for column in seated for name in _handing_over(column)}
+    alone = any(column and all(c.draining for c in column) for column in seated)
 
     def fill(usable: Sequence[Candidate]) -> list[tuple[Name, ...]]:
         names = held.intersection(c.name for c in usable)
-        standing = [replica for replica in head if names.issuperset(replica)][:wanted]
-        return _fill(standing, usable, current, wanted, size)
+        standing = [replica for replica in head if names.issuperset(replica)]
+        if handing_over:
+            limit = max(wanted, min(most, max(len(standing), wanted + alone)))
+        else:
+            limit = wanted
+        return _fill(standing[:limit], usable, current, limit, size)
 
     chosen = fill([c for c in candidates if not c.draining or c.name in handing_over])
     if len(chosen) < least:

@@ -208,7 +208,12 @@ def planned(view: View) -> Outcome | None:
 def _change(view: View, places: Places) -> str:
     now = {name for replica in places for name in replica}
     joined, left = now - view.seated, view.seated - now
-    parts = [f"{some(joined)} joined" if joined else "", f"{some(left)} left" if left else ""]
+    drained = {name for name in left if view.observed[name].member.draining}
+    parts = [
+        f"{some(joined)} joined" if joined else "",
+        f"{some(drained)} drained" if drained else "",
+        f"{some(left - drained)} left" if left - drained else "",
+    ]
     return "; ".join(part for part in parts if part) or "places changed"
 
 

@@ -154,7 +154,9 @@ class View:
     def choose(self) -> Places:
         """Who would sit where now."""
         spec = self.spec
-        return choose_places(self.head, self.candidates, spec.wanted, spec.axes.size, spec.min_replicas)
+        return choose_places(
+            self.head, self.candidates, spec.wanted, spec.axes.size, spec.min_replicas, spec.max_replicas
+        )
 
     def only_holder(self, name: Name) -> str:
         """Why this member cannot be put out."""

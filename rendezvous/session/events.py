@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reknit.rendezvous.accusation import Accusation
+from reknit.rendezvous.draining import DrainOrder
 from reknit.rendezvous.parts import Head, View
-from reknit.rendezvous.records import Name
+from reknit.rendezvous.records import Member, Name, Plan
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,21 @@ class Accused:
     """Somebody doubts that this agent lives.  The store has been answered; its members' records should say so, too."""
 
     accusation: Accusation
+
+
+@dataclass(frozen=True)
+class DrainAsked:
+    """Somebody asks one of this agent's workers to leave; the order may be for an earlier process of it."""
+
+    order: DrainOrder
+
+
+@dataclass(frozen=True)
+class JobRead:
+    """The answer to `Session.request_job`: the newest plan (None: there is none), and the members just before it."""
+
+    plan: Plan | None
+    members: tuple[Member, ...]
 
 
 @dataclass(frozen=True)
@@ -94,6 +110,8 @@ SessionEvent = (
     | ViewFetched
     | Assigned
     | Accused
+    | DrainAsked
+    | JobRead
     | Elected
     | Deposed
     | LeaseGranted

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from reknit.rendezvous.accusation import AgentRecord, encode_agent
 from reknit.rendezvous.codec import encode_member
+from reknit.rendezvous.draining import decode_order
 from reknit.rendezvous.errors import StoreError
 from reknit.rendezvous.keys import Keys, decode_assignment
 from reknit.rendezvous.parts import Head, decode_head
@@ -22,9 +23,10 @@ from reknit.rendezvous.records import Member, Name, Spec
 from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.session.accusations import Accuser, Responder
 from reknit.rendezvous.session.candidacy import Candidacy, Timing
-from reknit.rendezvous.session.events import Assigned, HeadSeen, SessionEvent
+from reknit.rendezvous.session.events import Assigned, DrainAsked, HeadSeen, SessionEvent
 from reknit.rendezvous.session.mirror import Mirror
 from reknit.rendezvous.session.opening import Opening, SpecMismatchError
+from reknit.rendezvous.session.reading import JobReader
 from reknit.rendezvous.session.views import ViewFetcher
 from reknit.rendezvous.session.watches import Watches
 from reknit.rendezvous.store.protocol import Entry, Lease, Store
@@ -71,6 +73,7 @@ class Session:
         last = self._keys.agent(agent_id)
         self._mirror = Mirror(store, candidacy.lose, candidacy.doubt, timeout=timeout, retry=retry, last=last)
         self._views = ViewFetcher(store, self._keys, emit, self._rejected, timeout=timeout, retry=retry)
+        self._reader = JobReader(store, self._keys, emit, self._rejected, timeout=timeout)
         self._responder = Responder(store, emit, self._rejected, timeout=timeout, retry=retry)
         self._accuser = Accuser(
             store,
@@ -102,7 +105,7 @@ class Session:
         with self._lock:
             members = list(self._members)
         for worker_id in members:
-            self._watch_assignment(worker_id)
+            self._watch_worker(worker_id)
 
     def set_agent(self, record: AgentRecord) -> None:
         """Declare this agent's own record; under a new lease it is written after all its members' records.
@@ -118,7 +121,7 @@ class Session:
             self._members[member.worker_id] = member
             self._mirror.declare(key, encode_member(member))
         self._tell(member.worker_id)
-        self._watch_assignment(member.worker_id)
+        self._watch_worker(member.worker_id)
 
     def bury(self, worker_id: str) -> None:
         """The worker has died: say so in its record, now, and again under every later lease.
@@ -157,6 +160,10 @@ class Session:
         Is tried until it succeeds; a newer request for the same name replaces an older one.
         """
         self._views.request(head, name, coordinate)
+
+    def request_job(self) -> None:
+        """Read the newest plan and all members; answered by `JobRead`, or not at all if the store does not answer."""
+        self._reader.request()
 
     def propose_spec(self, spec: Spec, *, timeout: float = 10.0) -> Spec:
         """Store the job's spec if it has none; return the one that stands.  Waits for the store.
@@ -252,7 +259,7 @@ class Session:
         Close a `Leader` first.  Without `revoke` the records stand until the lease ends by itself.
         """
         self._watches.close()
-        parts = (self._accuser, self._responder, self._views, self._mirror, self._candidacy)
+        parts = (self._reader, self._accuser, self._responder, self._views, self._mirror, self._candidacy)
         for part in parts:
             part.stop()
         for part in parts:
@@ -266,8 +273,14 @@ class Session:
 
     # ---------------------------------------------------------------- what the watches tell (their threads)
 
-    def _watch_assignment(self, worker_id: str) -> None:
+    def _watch_worker(self, worker_id: str) -> None:
         self._watches.follow(self._keys.assignment(worker_id), lambda entry: self._on_assignment(worker_id, entry))
+        self._watches.follow(self._keys.drain(worker_id), self._on_drain)
+
+    def _on_drain(self, entry: Entry | None) -> None:
+        order = None if entry is None else self._rejected.read(entry, decode_order)
+        if order is not None:
+            self._emit(DrainAsked(order))
 
     def _on_head(self, entry: Entry | None) -> None:
         head = None if entry is None else self._rejected.read(entry, decode_head)

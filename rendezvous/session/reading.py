@@ -1,0 +1,73 @@
+"""Reads the whole job, members and newest plan, for an agent that drains and must know whether it is still needed.
+
+On a thread of its own, which runs only while somebody asks, so that the agent's loop waits for nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from reknit.rendezvous.codec import decode_member
+from reknit.rendezvous.errors import RecordError, StoreError
+from reknit.rendezvous.keys import Keys
+from reknit.rendezvous.parts import Head, decode_head, decode_whole, parts_prefix
+from reknit.rendezvous.records import Plan
+from reknit.rendezvous.rejected import Rejected
+from reknit.rendezvous.session.events import JobRead
+from reknit.rendezvous.store.protocol import Store
+
+logger = logging.getLogger(__name__)
+
+
+class JobReader:
+    """Answers each request by one `JobRead`, unless the store does not answer: ask again then.  Opens nothing."""
+
+    def __init__(
+        self, store: Store, keys: Keys, emit: Callable[[JobRead], None], rejected: Rejected, *, timeout: float
+    ) -> None:
+        self._store, self._keys, self._emit, self._rejected = store, keys, emit, rejected
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def request(self) -> None:
+        """Read once; while one reading is under way nothing is done."""
+        with self._lock:
+            if self._closed or (self._thread is not None and self._thread.is_alive()):
+                return
+            self._thread = threading.Thread(target=self._read, name="session-job", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Begin to stop, without waiting for it."""
+        with self._lock:
+            self._closed = True
+
+    def close(self) -> None:
+        """Stop; waits for the operations under way."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join(3 * self._timeout + 1)
+
+    def _read(self) -> None:
+        """Members first: what they say of the plan that is the newest afterwards is said of the newest."""
+        try:
+            found = self._store.list(self._keys.members, timeout=self._timeout).entries
+            members = [m for m in (self._rejected.read(entry, decode_member) for entry in found) if m is not None]
+            entry = self._store.get(self._keys.head, timeout=self._timeout)
+            head = None if entry is None else self._rejected.read(entry, decode_head)
+            plan = None if head is None else self._plan(head)
+            if entry is None or plan is not None:
+                self._emit(JobRead(plan, tuple(members)))
+        except (StoreError, RecordError) as error:
+            logger.debug("the job cannot be read: %s", error)
+        except Exception:
+            logger.exception("the job cannot be read")
+
+    def _plan(self, head: Head) -> Plan:
+        prefix = self._keys.prefix + parts_prefix(head.generation, head.writer)
+        entries = self._store.list(prefix, timeout=self._timeout).entries
+        return decode_whole(head, {entry.key.removeprefix(self._keys.prefix): entry.value for entry in entries})
