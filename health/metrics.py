@@ -32,6 +32,10 @@ class Metrics:
         self._committed = labelled(Counter, "steps_committed", "Steps committed by workers of this agent", ("worker",))
         self._retried = labelled(Counter, "steps_retried", "Attempts that a membership change ended", ("worker",))
         self._healed = labelled(Counter, "heal_bytes", "Bytes of state that workers received from peers").labels(job)
+        self._checkpoints = labelled(Counter, "checkpoints", "Checkpoints that a worker here completed").labels(job)
+        self._failed = labelled(
+            Counter, "checkpoints_failed", "Parts of checkpoints that workers here could not write or restore"
+        ).labels(job)
         self._reinit = labelled(
             Histogram, "reinit_seconds", "From the notice of a change to rebuilt groups", buckets=SECONDS
         ).labels(job)
@@ -69,6 +73,10 @@ class Metrics:
             case "healed":
                 if (count := _amount(fields.get("bytes"))) is not None:
                     self._healed.inc(count)
+            case "checkpoint":
+                self._checkpoints.inc(fields.get("complete") is True)
+            case "checkpoint_failed":
+                self._failed.inc()
             case _:
                 pass
 

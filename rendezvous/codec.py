@@ -30,6 +30,7 @@ from reknit.rendezvous.records import (
 )
 
 REPORTABLE = 2**48  # above any generation that a job can come to; a garbage one leaves room for those that follow it
+STEPS = 64  # so many steps of checkpoints a record may name
 LARGEST = 1_000_000  # bytes of one value; etcd refuses more than about 1.5 MiB
 
 
@@ -158,9 +159,18 @@ def decode_member(raw: bytes, what: str) -> Member:
         stall=None if value.get("stall") is None else read_stall(value["stall"], f"{what}.stall"),
         pid=reader.number("pid", 0),
         dead=reader.flag("dead"),
+        restorable=steps(reader, "restorable"),
         format=reader.number("format", FORMAT),
         unknown={key: found for key, found in value.items() if key not in known},
     )
+
+
+def steps(reader: Reader, key: str) -> tuple[int, ...]:
+    """Steps, as in a list of what can be restored; RecordError if they do not fit."""
+    found = reader.items(key, lambda item: Reader({"step": item}, reader.what).number("step"))
+    if len(found) > STEPS:
+        raise RecordError(f"{reader.what}: {key!r} has {len(found)} steps, more than {STEPS}")
+    return found
 
 
 def read_stall(value: Any, what: str) -> Stall:

@@ -1,8 +1,8 @@
 """Which run of a job a plan belongs to: a job's name may be used again after a run has ended, or was stopped.
 
-Whoever starts a job again by the same name wants it to run, from step 0 as there is no checkpoint, and to be told so.
-But a job all of whose state was lost while its agents lived must not go back to step 0 by itself.  What tells the two
-apart is what an agent finds when its session starts: a plan of which no process lives is an earlier run's.
+Whoever starts a job again by the same name wants it to run, from its newest checkpoint or else from step 0, and to be
+told so.  But a job all of whose state was lost while its agents lived must not go back to step 0 by itself.  What tells
+the two apart is what an agent finds when its session starts: a plan of which no process lives is an earlier run's.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from reknit.rendezvous.parts import Head
 from reknit.rendezvous.plan import history
 from reknit.rendezvous.records import FINISHED, LOST, WAITING, Member, Plan
 
-AGAIN = "the job starts again from step 0"
+AGAIN = "the job starts again"
 _HOW = {
     FINISHED: "the earlier run of this job has finished",
     LOST: "the earlier run of this job lost its state",
 }
-_STOPPED = "nobody of the earlier run of this job lives and there is no checkpoint"
+_STOPPED = "nobody of the earlier run of this job lives"
 
 
 def has_run(member: Member) -> bool:
@@ -49,4 +49,5 @@ def continued(plan: Plan, members: Iterable[Member], earlier: int) -> Plan:
         over = 0 < plan.generation <= earlier and plan.placed > 0 and not any(has_run(m) for m in here)
     if not over:
         return plan
-    return Plan(plan.generation, f"{_HOW.get(plan.state, _STOPPED)}: {AGAIN}", WAITING, writer=plan.writer)
+    where = "" if any(m.restorable for m in here) else " from step 0"
+    return Plan(plan.generation, f"{_HOW.get(plan.state, _STOPPED)}: {AGAIN}{where}", WAITING, writer=plan.writer)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from reknit.rendezvous.eviction import forgiven
 from reknit.rendezvous.evidence import weigh
-from reknit.rendezvous.places import Places, newest_complete, places_for
+from reknit.rendezvous.places import Places, as_restored, newest_complete, newest_restorable, places_for
 from reknit.rendezvous.records import FINISHED, LOST, WAITING, Member, Name, Plan, Spec, Version
 from reknit.rendezvous.successor import plan_of
 from reknit.rendezvous.view import (
@@ -148,12 +148,14 @@ def undecided(view: View) -> Outcome | None:
 
 
 def _repair(view: View) -> Outcome:
-    """Every state is known: decide on the newest version of which a complete set lives."""
+    """Every state is known: the newest version of which a complete set lives; else the newest checkpoint; else lost."""
     head, size = view.previous.generation, view.spec.axes.size
     best = newest_complete(view.candidates, size)
     if best is not None:
         places = places_for(best, view.candidates, view.spec.wanted, size)
         return _publish(view, places, f"the leader decides on {best}", broken=head, target=best)
+    if step := newest_restorable(view.candidates, size):
+        return _from_checkpoint(view, step)
     witness = [m for m in view.members if _unbroken_since_origin(view, m) and m.prepared is None]
     if witness and all(m.pristine for m in view.members):
         reason = f"nobody has trained yet, as {witness[0].worker_id} shows: all start from what their scripts built"
@@ -161,17 +163,32 @@ def _repair(view: View) -> Outcome:
     return _state_lost(view)
 
 
+def _from_checkpoint(view: View, step: int) -> Outcome:
+    """Go back to a checkpoint, with places around those who can read it."""
+    version = Version(view.previous.generation + 1, step)
+    candidates = as_restored(view.candidates, version)
+    places = places_for(version, candidates, view.spec.wanted, view.spec.axes.size)
+    trained = any(not m.pristine for m in view.members) or view.past
+    why = f"the state {_what_is_lost(view)} is lost" if trained else "nobody has trained yet"
+    reason = f"{why}: the job goes on from the checkpoint of step {step}"
+    return _publish(view, places, reason, broken=view.previous.generation, target=version, restore=True)
+
+
 def _unbroken_since_origin(view: View, member: Member) -> bool:
     past = view.past.get(member.name)
     return past is not None and past.placed == view.previous.generation and past.since <= view.previous.origin
 
 
-def _state_lost(view: View) -> Outcome:
+def _what_is_lost(view: View) -> str:
     axes = view.spec.axes
     held = {c.coordinate for c in view.candidates if c.versions}
     missing = [str(axes.coordinate(i)) for i in range(axes.size) if i not in held]
-    where = f"of coordinate (pipe.model) {', '.join(missing)}" if missing else "of one common version"
-    reason = f"the state {where} is lost: everybody who held it is gone, and there is no checkpoint to go back to"
+    return f"of coordinate (pipe.model) {', '.join(missing)}" if missing else "of one common version"
+
+
+def _state_lost(view: View) -> Outcome:
+    what = _what_is_lost(view)
+    reason = f"the state {what} is lost: everybody who held it is gone, and there is no checkpoint to go back to"
     return Outcome(replace(plan_of(view, (), reason), state=LOST), reason)
 
 
@@ -202,7 +219,24 @@ def planned(view: View) -> Outcome | None:
         due = min(max(arrivals) + window, min(arrivals) + WINDOWS * window)
         if view.now < due:
             return Outcome(None, "members have arrived; more may follow", again=due)
-    return _publish(view, places, _change(view, places), restore=view.previous.placed == 0)
+    if view.previous.placed == 0:
+        return _begin(view, places)
+    return _publish(view, places, _change(view, places))
+
+
+def _begin(view: View, places: Places) -> Outcome:
+    """The job begins: from the newest checkpoint that those who get places can read, else as the scripts built it."""
+    placed = {name for replica in places for name in replica}
+    candidates = [c for c in view.candidates if c.name in placed]
+    size, reason = view.spec.axes.size, _change(view, places)
+    step = newest_restorable(candidates, size)
+    if not step:
+        if found := {step for c in candidates for step in c.restorable}:
+            reason += f"; starts at step 0: the checkpoint of step {max(found)} is not there for every coordinate"
+        return _publish(view, places, reason, restore=True)
+    version = Version(view.previous.generation + 1, step)
+    reason += f"; the job starts from the checkpoint of step {step}"
+    return _publish(view, places, reason, target=version, restore=True)
 
 
 def _change(view: View, places: Places) -> str:

@@ -135,6 +135,7 @@ class Member:
     Evidence, as of `left`: `gone` are the peers whose connections it found closed, `absent` those that it could not
     connect to.  `answered`: the newest generation of which its agent, asked whether it lives, has said that it does.
     `dead`: the process has ended; the record stays so that this is known even after an outage of the store.
+    `restorable`: the steps of which it has found a complete checkpoint, newest first.
     """
 
     worker_id: str
@@ -159,6 +160,7 @@ class Member:
     stall: Stall | None = None
     pid: int = 0
     dead: bool = False
+    restorable: tuple[int, ...] = ()
     format: int = FORMAT
     unknown: dict[str, Any] = field(default_factory=dict, compare=False)
 
@@ -208,8 +210,9 @@ class Plan:
     """Who sits where: the complete assignment for one generation.
 
     `broken`: all generations up to this one have lost a member or a connection.  `target`: a version decided by the
-    leader; None leaves it to the comparison.  `restore`: the target is what the scripts built (or a checkpoint's step),
-    `origin` the newest generation that did so.  `placed`: newest generation with places, itself included.
+    leader; None leaves it to the comparison.  `restore`: the target is what the scripts built, or above step 0 what a
+    checkpoint holds, `origin` the newest generation that did so.  `placed`: newest generation with places, itself
+    included.
 
     `evicted`: processes that were put out although they may live: they get no place again.  `offences`: how often each
     worker was put out so, which its next incarnation pays for by waiting.

@@ -29,7 +29,7 @@ def plan_of(
         spares=tuple(m.name for m in view.members if m.name not in placed),
         restart=tuple(view.evicted),
         broken=max(broken, head.broken),
-        target=Version(generation, 0) if restore else target,
+        target=Version(generation, 0) if restore and target is None else target,
         restore=restore,
         origin=generation if restore else head.origin,
         placed=generation if places else head.placed,

@@ -205,6 +205,7 @@ def candidate(member: Member, past: Past | None) -> Candidate:
         draining=member.draining,
         host=member.host,
         versions=frozenset(v for v in (member.committed, member.prepared) if v is not None),
+        restorable=frozenset(member.restorable),
     )
 
 

@@ -129,6 +129,7 @@ class Attempt:
         job.phase.committed()
         injection.reach("committed", step)
         job.telling.committed(version, update)
+        job._checkpoint(groups)
         if newest > groups.generation:
             job.recovery.leave(None)
 

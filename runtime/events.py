@@ -14,8 +14,13 @@ Every line has `t` (CLOCK_MONOTONIC seconds, comparable across the processes of 
     contributed      step, samples, version (before its last gradients go out: others may commit them if it dies then)
     committed        step, samples, version, rolled_forward (if so), and what the script logged
     retried          step, reason
+    draining         pid, by, seconds (until the deadline): was asked to leave
+    drained          pid, seconds: has left on request; nobody has lost anything
     worker_died      pid, cause
     restart          delay, reason
+    checkpoint       step, complete (all of it, by this part), paused (seconds that the training took to copy), seconds
+    checkpoint_failed  step, reason: not written, or not usable
+    restored         step, bytes, seconds: from a checkpoint
     finished         step, coordinate, state_sha256, fds, threads
     verdict          verdict (slow or hung), reason: of a worker, by the leader's agent
     accuses          agent, reason: asks another agent whether it lives

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,47 +21,83 @@ log = logging.getLogger(__name__)
 Tell = Callable[..., None]  # tell(event, **fields)
 
 
+@dataclass(frozen=True)
+class _Order:
+    part: Part
+    token: str
+    content: Mapping[str, Any]
+    paused: float
+
+
 class Writer:
     """Writes this worker's parts into `folder` and keeps the newest `keep` checkpoints there.
 
     A write that fails is logged and told as `checkpoint_failed`; training goes on, and older checkpoints stay.
+    `completed` is called, on the thread, when a part of this worker's was the last one missing.
     """
 
-    def __init__(self, folder: Path, keep: int, tell: Tell) -> None:
-        self.folder, self._keep, self._tell = folder, keep, tell
-        self._thread: threading.Thread | None = None
+    def __init__(self, folder: Path, keep: int, tell: Tell, completed: Callable[[], None] = lambda: None) -> None:
+        self.folder, self._keep, self._tell, self._completed = folder, keep, tell, completed
+        self._idle = threading.Condition()
+        self._now: _Order | None = None
+        self._next: _Order | None = None
 
-    def write(self, part: Part, token: str, content: Mapping[str, Any]) -> None:
-        """Copy `content` now, and write it in the background; while the last one is still being written, do nothing."""
-        if self._thread is not None and self._thread.is_alive():
-            why = "the last one is still being written: the folder is slower than the checkpoints come"
-            self._failed(part, why)
+    def write(self, part: Part, token: str, take: Callable[[], Mapping[str, Any]]) -> None:
+        """Copy what `take` gives now, and write it in the background.  Never raises.
+
+        While another step's part is still being written, do nothing; the same step's comes after it.
+        """
+        now = self._now
+        if now is not None and now.part.step != part.step:
+            self._failed(part, "the last one is still being written: the folder is slower than checkpoints come")
             return
         begun = time.monotonic()
-        copied = detached(content)
-        arguments = (part, token, copied, time.monotonic() - begun)
-        self._thread = threading.Thread(target=self._write, args=arguments, name="reknit-checkpoint", daemon=True)
-        self._thread.start()
-
-    def finish(self, timeout: float | None = None) -> None:
-        """Wait for the write under way."""
-        if self._thread is not None:
-            self._thread.join(timeout)
-
-    def _write(self, part: Part, token: str, content: Mapping[str, Any], paused: float) -> None:
-        begun = time.monotonic()
         try:
-            write_part(self.folder, token, part, content)
-            prune(self.folder, self._keep)
+            content = detached(take())
+        except Exception as error:  # no memory for a copy, or a script's own state_dict
+            self._failed(part, f"its state cannot be copied: {type(error).__name__}: {error}")
+            return
+        order = _Order(part, token, content, time.monotonic() - begun)
+        with self._idle:
+            if self._now is not None:
+                self._next = order
+                return
+            self._now = order
+        threading.Thread(target=self._run, name="reknit-checkpoint", daemon=True).start()
+
+    def finish(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is being written any more; whether that is so."""
+        with self._idle:
+            return self._idle.wait_for(lambda: self._now is None, timeout)
+
+    def _run(self) -> None:
+        order = self._now
+        while order is not None:
+            self._write(order)
+            with self._idle:
+                self._now, self._next = self._next, None
+                order = self._now
+                self._idle.notify_all()
+
+    def _write(self, order: _Order) -> None:
+        begun, part = time.monotonic(), order.part
+        try:
+            complete = write_part(self.folder, order.token, part, order.content)
+            if complete:
+                prune(self.folder, self._keep, part.step)
+                self._completed()
         except CheckpointError as error:
             self._failed(part, str(error))
-        except Exception as error:  # whatever a script's own state_dict makes of torch.save
+        except Exception as error:  # whatever a script's own objects make of torch.save
             self._failed(part, f"{type(error).__name__}: {error}")
         else:
-            self._tell("checkpoint", step=part.step, paused=paused, seconds=time.monotonic() - begun)
+            seconds = time.monotonic() - begun
+            if complete:
+                log.info("checkpoint of step %d is complete in %s", part.step, self.folder)
+            self._tell("checkpoint", step=part.step, complete=complete, paused=order.paused, seconds=seconds)
 
     def _failed(self, part: Part, why: str) -> None:
-        log.error("no checkpoint of step %d: %s", part.step, why)
+        log.error("no checkpoint of step %d: %s; training goes on", part.step, why)
         self._tell("checkpoint_failed", step=part.step, reason=why)
 
 

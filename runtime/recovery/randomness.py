@@ -15,7 +15,8 @@ def take_random_state() -> dict[str, Any]:
     state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        state["numpy"] = numpy.random.get_state()
+        kind, key, *rest = numpy.random.get_state()
+        state["numpy"] = (kind, key.tolist(), *rest)  # plain numbers: a checkpoint is read without numpy's pickles
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
     return state

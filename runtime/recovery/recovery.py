@@ -11,10 +11,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.parts import View
-from reknit.rendezvous.records import FINISHED, LOST, Name
+from reknit.rendezvous.records import FINISHED, LOST, Name, Version
 from reknit.runtime import injection
 from reknit.runtime.errors import Interrupted
 from reknit.runtime.process import footprint
@@ -46,6 +47,16 @@ class Superseded(Interrupted):
     """A newer plan came before the comparison of this generation was entered."""
 
 
+class Checkpoints(Protocol):
+    """What this needs of the job's checkpoints."""
+
+    def restore(self, version: Version, generation: int) -> bool:
+        """Come to `version` from the checkpoint of its step; whether that could be."""
+
+    def tell(self) -> None:
+        """Tell the leader what could be restored."""
+
+
 Report = Callable[..., None]  # report(kind, **fields): a line to the agent
 
 
@@ -74,6 +85,7 @@ class Recovery:
         self._left = 0
         self._placed = False
         self._notice: float | None = None
+        self.checkpoints: Checkpoints | None = None
 
     # ---------------------------------------------------------------- what the reactor thread calls
 
@@ -170,7 +182,8 @@ class Recovery:
                 injection.reach("compare", self.state.step)
                 version, rows = compare(groups, self.state)
                 self._phase.enter("heal", PATIENT)
-                settle(groups, self.state, version, rows, self._event, self._tell_committed)
+                restore = self.checkpoints.restore if self.checkpoints is not None else None
+                settle(groups, self.state, version, rows, self._event, self._tell_committed, restore)
                 self._phase.enter("ready", PATIENT)
                 self._ready(groups)
                 self._phase.enter("between attempts")
@@ -210,6 +223,8 @@ class Recovery:
         if groups.data is not None:
             groups.data.close()
         incomplete = isinstance(error, IncompleteError)
+        if incomplete and self.checkpoints is not None:
+            self.checkpoints.tell()  # the leader may have to go back to one
         if nothing_newer or late or incomplete or torn:
             why = str(error) if error is not None else "all know a newer plan"
             number = groups.generation
