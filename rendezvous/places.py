@@ -6,7 +6,7 @@ Rule 5 of runtime/recovery/PROTOCOL.md; the state-space check in `tests/sim` run
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reknit.rendezvous.records import Name, Version
 
@@ -19,6 +19,7 @@ class Candidate:
 
     `coordinate` None: a fresh process, which fits anywhere.  `placed`, `since`: the newest generation with a place for
     it and the first of that unbroken run, 0 for none.  `ready`: newest generation that it reported itself ready in.
+    `restorable`: the steps of which it can read its coordinate's part of a checkpoint.
     """
 
     name: Name
@@ -29,6 +30,7 @@ class Candidate:
     draining: bool = False
     host: str = ""
     versions: frozenset[Version] = frozenset()
+    restorable: frozenset[int] = frozenset()
 
     def fits(self, coordinate: int) -> bool:
         """A living process's coordinate never changes."""
@@ -170,3 +172,17 @@ def newest_complete(candidates: Sequence[Candidate], size: int) -> Version | Non
                 holders.setdefault(version, set()).add(candidate.coordinate)
     complete = (version for version, found in holders.items() if found.issuperset(range(size)))
     return max(complete, default=None)
+
+
+def newest_restorable(candidates: Sequence[Candidate], size: int) -> int:
+    """The newest step that for each coordinate somebody can restore from a checkpoint; 0 if there is none."""
+    able: list[set[int]] = [set() for _ in range(size)]
+    for candidate in candidates:
+        if candidate.coordinate is not None and candidate.coordinate < size:
+            able[candidate.coordinate] |= candidate.restorable
+    return max(set.intersection(*able), default=0)
+
+
+def as_restored(candidates: Sequence[Candidate], version: Version) -> list[Candidate]:
+    """The same, each with nothing but what it can restore: for `places_for`."""
+    return [replace(c, versions=frozenset({version} if version.step in c.restorable else ())) for c in candidates]

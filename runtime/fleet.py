@@ -9,12 +9,35 @@ from typing import Any, NamedTuple
 
 from reknit.rendezvous.codec import Reader, decode_name
 from reknit.rendezvous.codec import address as checked_address
+from reknit.rendezvous.codec import steps as read_steps
 from reknit.rendezvous.parts import View
 from reknit.rendezvous.records import Member, Name
 from reknit.runtime.ipc.server import Peer
 from reknit.runtime.stalls import Watch, moved_on
 from reknit.runtime.supervisor.restart import WorkerExit
 from reknit.runtime.supervisor.supervisor import Exited
+
+
+@dataclass
+class Drain:
+    """A worker's leave on request: since when, and until when it has to be over (monotonic seconds); `by` whom.
+
+    `allowed`: the agent has told it to end, as nobody needs it any more.  `overdue`: it was ended, as time was up.
+    `free_since`: since when nobody has needed it, though its end might cost the others a generation.
+    """
+
+    by: str
+    since: float
+    deadline: float
+    allowed: bool = False
+    overdue: bool = False
+    free_since: float | None = None
+    explained: bool = False
+
+    @property
+    def open(self) -> bool:
+        """Whether it is still to be decided how it ends."""
+        return not self.allowed and not self.overdue
 
 
 @dataclass
@@ -42,10 +65,12 @@ class Worker:
     lost_at: float | None = None
     restart_at: float | None = None
     exits: list[WorkerExit] = field(default_factory=list)
+    drain: Drain | None = None
 
     def forget_process(self) -> None:
         """A new process takes this slot."""
         self.pid = self.peer = self.member = self.view = self.exited = self.lost_at = self.restart_at = None
+        self.drain = None
         self.finished = self.gone = False
         self.expected = None
 
@@ -104,6 +129,7 @@ def new_member(peer: Peer, agent: str, host: str, before: Member | None = None) 
         known,
         coordinate=known.coordinate if known.coordinate is not None else reader.optional_number("coordinate"),
         built=reader.flag("built", known.built),
+        draining=reader.flag("draining", known.draining),
         finished=reader.flag("finished", known.finished),
         pristine=reader.flag("pristine", known.pristine),
         ready=reader.generation("ready", known.ready),
@@ -112,6 +138,7 @@ def new_member(peer: Peer, agent: str, host: str, before: Member | None = None) 
         torn=reader.generation("torn", known.torn),
         committed=reader.version("committed") if "committed" in peer.hello else known.committed,
         prepared=reader.version("prepared") if "prepared" in peer.hello else known.prepared,
+        restorable=read_steps(reader, "restorable") if "restorable" in peer.hello else known.restorable,
     )
 
 
@@ -123,7 +150,9 @@ def after_report(member: Member, message: Mapping[str, Any]) -> Member:
     reader = Reader(message, f"what {member.worker_id} says")
     match message.get("type"):
         case "built":
-            return replace(member, built=True)
+            return replace(member, built=True, restorable=read_steps(reader, "restorable"))
+        case "checkpoints":
+            return replace(member, restorable=read_steps(reader, "steps"))
         case "ready":
             committed = reader.version("committed")
             pristine = committed is None or committed.step == 0

@@ -14,6 +14,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -23,6 +24,7 @@ from reknit.rendezvous.layout import job_layout
 from reknit.rendezvous.parts import decode_view
 from reknit.rendezvous.records import FINISHED, LOST, Coordinate, Name, Version
 from reknit.runtime.attempt import Attempt, AttemptError
+from reknit.runtime.checkpoint.checkpoints import Checkpoints, Schedule
 from reknit.runtime.communicator.communicator import check_data_backend
 from reknit.runtime.communicator.meeting import MeetingPoint
 from reknit.runtime.data import Sampler, deal
@@ -121,6 +123,7 @@ class Job:
             self.name, self.state, self.wiring, telling.report, telling.event, telling.committed, self.phase
         )
         self._pulse: Pulse | None = None
+        self._checkpoints: Checkpoints | None = None
 
     # ---------------------------------------------------------------- attaching
 
@@ -242,15 +245,19 @@ class Job:
     def _enter(self) -> Groups:
         if not self._built:
             self._built = True
-            self.telling.report("built")
+            restorable = self._checkpoints.look() if self._checkpoints is not None else []
+            self.telling.report("built", restorable=restorable)
         try:
-            return self.recovery.enter()
+            groups = self.recovery.enter()
         except Released:
             self._exit_waiting(FINISHED)
             raise
         except StateLost:
             self._exit_waiting(LOST)
             raise
+        if self._checkpoints is not None:
+            self._checkpoints.after_entering(groups)
+        return groups
 
     # ---------------------------------------------------------------- what the script sets up
 
@@ -298,6 +305,22 @@ class Job:
         sampler = Sampler(length, global_batch, micro_batch, seed, self, self._settings.max_replicas)
         self._sampler = self._sampler or sampler
         return sampler
+
+    def checkpoint(self, folder: str | os.PathLike[str], *, every: int, keep: int = 3) -> None:
+        """Write a checkpoint of the job after each `every` steps into `folder`, and begin from the newest one there.
+
+        `folder` is one that all hosts share; the newest `keep` complete checkpoints stay in it.  They hold what is
+        registered and the random state, and are read by any number of replicas, or by plain `torch.load`.  If all of a
+        coordinate's state is lost, the job goes back to the newest one.  Call it once, before the first attempt, on
+        every worker.  Raises CheckpointError for numbers below 1, AttemptError if it comes too late.
+        """
+        if self._built or self._checkpoints is not None:
+            raise AttemptError("call job.checkpoint once, before the first attempt and before job.step is read")
+        schedule = Schedule(every, keep)
+        self._checkpoints = Checkpoints(
+            Path(folder).absolute(), schedule, self._settings.axes, self._coordinate_index, self.state, self.telling
+        )
+        self.recovery.checkpoints = self._checkpoints
 
     def _share(self) -> tuple[object, Share]:
         groups, formation = self._present(), self.recovery.formation
@@ -410,6 +433,11 @@ class Job:
         """The loop has worked on these samples in this attempt."""
         self._samples.extend(indices)
 
+    def _checkpoint(self, groups: Groups) -> None:
+        """A step was just committed."""
+        if self._checkpoints is not None:
+            self._checkpoints.after_commit(groups)
+
     def _take_samples(self) -> tuple[int, ...]:
         samples, self._samples = tuple(self._samples), []
         return samples
@@ -443,6 +471,9 @@ class Job:
     def _finish(self) -> None:
         """The loop has ended: stay until all have made the last step (rule 15), taking part in every comparison."""
         last = self.state.step
+        if self._checkpoints is not None:
+            self.phase.enter("writing the last checkpoint", PATIENT)
+            self._checkpoints.finish()
         if self._settings.events:
             digest = self.state.digest()
             self.telling.event(

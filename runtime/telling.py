@@ -63,6 +63,11 @@ class Telling:
         self._link = Link(socket, self._hello, on_message, on_gone, lease_seconds=lease_seconds)
         self._link.start()
 
+    @property
+    def attached(self) -> bool:
+        """Whether the agent is there now."""
+        return self._link is not None and self._link.attached
+
     def close(self) -> None:
         """End the connection: to the agent this worker is dead."""
         if self._link is not None:
@@ -77,8 +82,14 @@ class Telling:
     def report(self, kind: str, **fields: Any) -> None:
         """Tell the agent what belongs into this worker's record, now and whenever the agent comes back."""
         match kind:
-            case "built" | "finished":
-                self.keep(**{kind: True})
+            case "built":
+                self.keep(built=True, restorable=fields["restorable"])
+            case "checkpoints":
+                self.keep(restorable=fields["steps"])
+            case "finished":
+                self.keep(finished=True)
+            case "drain":
+                self.keep(draining=True)
             case "ready":
                 self.keep(ready=fields["generation"], committed=fields["committed"], prepared=None)
             case "left":
