@@ -58,10 +58,7 @@ def choose_places(
     def fill(usable: Sequence[Candidate]) -> list[tuple[Name, ...]]:
         names = held.intersection(c.name for c in usable)
         standing = [replica for replica in head if names.issuperset(replica)]
-        if handing_over:
-            limit = max(wanted, min(most, max(len(standing), wanted + alone)))
-        else:
-            limit = wanted
+        limit = max(wanted, min(most, max(len(standing), wanted + alone))) if handing_over else wanted
         return _fill(standing[:limit], usable, current, limit, size)
 
     chosen = fill([c for c in candidates if not c.draining or c.name in handing_over])

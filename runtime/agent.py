@@ -2,8 +2,8 @@
 
 One loop takes everything that happens, one thing after the other: what workers say, what the supervisor sees of their
 processes, what the session hears from the store, and the clock.  What to do is decided by pure functions (`fleet`,
-`stalls`, `suspicion`, `restart`, and the leader's `plan`); it is done by the loop's parts: `attending`, `plans` and
-`vigil`, which share a `station`.  No torch, and no fork: this process holds gRPC's threads.
+`stalls`, `suspicion`, `restart`, and the leader's `plan`); it is done by the loop's parts: `attending`, `plans`,
+`vigil` and `draining`, which share a `station`.  No torch, and no fork: this process holds gRPC's threads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,16 @@ from reknit.rendezvous.accusation import AgentRecord
 from reknit.rendezvous.leader.leader import Leader
 from reknit.rendezvous.plan import Patience
 from reknit.rendezvous.session.candidacy import Timing
-from reknit.rendezvous.session.events import Accused, Assigned, Deposed, Elected, HeadSeen, ViewFetched
+from reknit.rendezvous.session.events import (
+    Accused,
+    Assigned,
+    Deposed,
+    DrainAsked,
+    Elected,
+    HeadSeen,
+    JobRead,
+    ViewFetched,
+)
 from reknit.rendezvous.session.session import Session
 from reknit.rendezvous.store.embedded import EmbeddedEtcd
 from reknit.rendezvous.store.etcd import EtcdStore
@@ -32,9 +41,11 @@ from reknit.rendezvous.store.protocol import Store
 from reknit.runtime import logs
 from reknit.runtime.attending import Attending
 from reknit.runtime.config import EXIT_FAILED, Config
+from reknit.runtime.draining import Draining, drain_signals
 from reknit.runtime.events import EventLog
 from reknit.runtime.ipc.server import PeerEvent
 from reknit.runtime.judging import Judge, Judged
+from reknit.runtime.keeper import OVERDUE
 from reknit.runtime.plans import Plans, worker_settings
 from reknit.runtime.station import Station
 from reknit.runtime.supervisor.supervisor import Exited, Failed, Started
@@ -42,11 +53,12 @@ from reknit.runtime.vigil import Vigil
 
 log = logging.getLogger("reknit.agent")
 
+STOPS = (signal.SIGINT, signal.SIGHUP)
 CONNECT_SECONDS = 10.0  # for etcd to be there at the start
 
 
-class _Stop:
-    """Somebody asked this agent to end."""
+class _Signal:
+    """Somebody sent this agent a signal: it shall end, or let its workers leave."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -91,13 +103,14 @@ class Agent:
         self.plans = Plans(self.station)
         self.attending = Attending(self.station, self.plans)
         self.vigil = Vigil(self.station, self.attending)
+        self._drain_signals = drain_signals(config.drain_signal)
+        self.draining = Draining(self.station, self.attending)
 
     # ---------------------------------------------------------------- from start to end
 
     def run(self) -> int:
         """Open everything, take things one by one until this host's part has ended, close everything."""
-        stops = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        before = {number: signal.signal(number, self._on_signal) for number in stops}
+        before = {number: signal.signal(number, self._on_signal) for number in {*STOPS, *self._drain_signals}}
         try:
             self._open()
             while not self._has_ended():
@@ -106,11 +119,19 @@ class Agent:
             self._close()
             for number, handler in before.items():
                 signal.signal(number, handler)
-        code, reason = self.station.ending or (0, "the script has finished everywhere")
+        code, reason = self.station.ending or self._ended_by_itself()
         self.station.event("agent_ended", None, code=code, reason=reason)
         if code:
             print(f"reknit: {reason}", file=sys.stderr)
         return code
+
+    def _ended_by_itself(self) -> tuple[int, str]:
+        drains = [worker.drain for worker in self.station.workers.values() if worker.drain is not None]
+        if self.station.finished or not (drains or self.station.draining):
+            return 0, "the script has finished everywhere"
+        if any(drain.overdue and not drain.allowed for drain in drains):
+            return 128 + signal.SIGTERM, f"{OVERDUE}: not all workers here could leave in time"
+        return 0, "all workers here have drained"
 
     def _open(self) -> None:
         config, station = self._config, self.station
@@ -163,12 +184,13 @@ class Agent:
             return True
         workers = station.workers.values()
         if station.keeper is None:
-            return station.finished and not any(worker.peer or worker.expected for worker in workers)
+            over = station.finished or station.draining is not None
+            return over and not any(worker.peer or worker.expected for worker in workers)
         return all(worker.over for worker in workers)
 
     def _take_one(self) -> None:
         station = self.station
-        parts = (station.keeper, self.attending, self.vigil)
+        parts = (station.keeper, self.attending, self.vigil, self.draining)
         due = [station.deadline, *(part.next_timer() for part in parts if part is not None)]
         now = time.monotonic()
         timeout = max(0.0, min([now + 1.0, *(moment for moment in due if moment is not None)]) - now)
@@ -198,7 +220,7 @@ class Agent:
             log.info("%s", sentence)
 
     def _on_signal(self, number: int, frame: object) -> None:
-        self._inbox.put(_Stop(number))
+        self._inbox.put(_Signal(number))
 
     # ---------------------------------------------------------------- one thing
 
@@ -217,6 +239,9 @@ class Agent:
         match item:
             case PeerEvent(kind="opened"):
                 self.attending.attach(item)
+                self.draining.attached(item.peer)
+            case PeerEvent(kind="message", message={"type": "drain"}):
+                self.draining.asked_by_worker(item.peer, str(item.message.get("signal")))
             case PeerEvent(kind="message"):
                 self.attending.hear(item)
             case PeerEvent(kind="closed"):
@@ -238,7 +263,13 @@ class Agent:
                 self._leader.lead(revision)
             case Deposed():
                 self._leader.follow()
-            case _Stop():
+            case DrainAsked(order):
+                self.draining.ask(order)
+            case JobRead():
+                self.draining.see(item)
+            case _Signal(number=number) if number in self._drain_signals:
+                self.draining.ask_all(number)
+            case _Signal():
                 self.station.end(128 + item.number, f"stopped by {signal.Signals(item.number).name}")
             case _:
                 pass

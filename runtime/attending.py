@@ -160,16 +160,23 @@ class Attending:
             station.session.remove_member(worker.worker_id)
         else:  # also one that said that it has finished: it would have waited for the others
             station.session.bury(worker.worker_id)
-        worker.lost_at = time.monotonic()
+        worker.lost_at = now = time.monotonic()
         worker.peer = None
+        drain = worker.drain
         if station.keeper is not None:
             if worker.exited is not None:
                 station.keeper.handle(worker.exited, station.finished)
             else:
-                station.keeper.kill(worker, station.config.ladder.kill_delay if worker.finished else 0)
+                ends_well = worker.finished or (drain is not None and drain.allowed)
+                station.keeper.kill(worker, station.config.ladder.kill_delay if ends_well else 0)
+        elif drain is not None and drain.allowed:
+            station.event("drained", worker.worker_id, pid=item.peer.pid, seconds=now - drain.since)
+            log.info("%s has drained, in %.1f s", worker.worker_id, now - drain.since)
         elif not worker.finished and not station.finished:
             station.event("worker_died", worker.worker_id, pid=item.peer.pid, cause="its connection closed")
             log.warning("%s is gone: its connection closed", worker.worker_id)
+        if station.keeper is None:
+            worker.drain = None
 
     def handle_process(self, item: Started | Exited | Failed) -> None:
         """The supervisor has something to say of a process."""

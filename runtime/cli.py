@@ -17,6 +17,7 @@ from reknit.rendezvous.errors import RecordError, ReknitError
 from reknit.rendezvous.keys import check_name
 from reknit.rendezvous.records import Axes, Spec
 from reknit.runtime import access
+from reknit.runtime import drain_command as drain
 from reknit.runtime.chaos import command as chaos
 from reknit.runtime.config import (
     EXIT_FAILED,
@@ -25,6 +26,7 @@ from reknit.runtime.config import (
     ConfigError,
     Ladder,
     check_workers,
+    parse_drain_signal,
     parse_replicas,
 )
 
@@ -62,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands.add_parser("run", help="run a training script on this host, alone or with others"))
     _add_agent(commands.add_parser("agent", help="the sidecar: a worker that somebody else starts comes to its socket"))
     _add_demo(commands.add_parser("demo", help="watch a pipeline-parallel GPT train while its workers are killed"))
+    _add_drain(commands.add_parser("drain", help="let workers of a running job leave, with nothing lost"))
     _add_chaos(commands.add_parser("chaos", help="strike a running job again and again, and see how soon it recovers"))
     return parser
 
@@ -140,6 +143,14 @@ def _add_job(parser: argparse.ArgumentParser, where: argparse._ActionsContainer)
         "--kill-delay", type=float, default=10.0, metavar="S", help="from SIGTERM to SIGKILL (default 10)"
     )
     parser.add_argument(
+        "--drain-signal",
+        metavar="NAME",
+        help="like SIGTERM, it lets this agent's workers leave the job, with nothing lost (Slurm: USR1, say)",
+    )
+    parser.add_argument(
+        "--drain-deadline", type=float, default=120.0, metavar="S", help="a worker that leaves has S s (default 120)"
+    )
+    parser.add_argument(
         "--join-window", type=float, default=0.5, metavar="S", help="wait for a burst of arrivals (default 0.5)"
     )
     parser.add_argument(
@@ -155,6 +166,12 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="chooses whom, when, and the data's order")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
     parser.set_defaults(run=_demo)
+
+
+def _add_drain(parser: argparse.ArgumentParser) -> None:
+    drain.add_arguments(parser)
+    access.add_arguments(parser)
+    parser.set_defaults(run=_drain)
 
 
 def _add_chaos(parser: argparse.ArgumentParser) -> None:
@@ -208,6 +225,9 @@ def _job_config(arguments: argparse.Namespace) -> Config:
     for name in ("job", "agent"):
         if getattr(arguments, name) is not None:
             _check_name(name, getattr(arguments, name))
+    deadline, number = arguments.drain_deadline, arguments.drain_signal
+    if not 0 < deadline < float("inf"):
+        raise ConfigError(f"--drain-deadline must be a number of seconds above 0, not {deadline}")
     way_in = access.access_of(arguments)
     return Config(
         script=None,
@@ -228,6 +248,8 @@ def _job_config(arguments: argparse.Namespace) -> Config:
         ),
         events=arguments.events,
         log_json=arguments.log_json,
+        drain_signal=None if number is None else parse_drain_signal(number),
+        drain_deadline=deadline,
     )
 
 
@@ -255,6 +277,10 @@ def _demo(arguments: argparse.Namespace) -> int:
 
     low, high = parse_replicas(arguments.replicas)
     return run(arguments.steps, low, high, arguments.pipe, arguments.kills, arguments.seed, arguments.json)
+
+
+def _drain(arguments: argparse.Namespace) -> int:
+    return drain.run(arguments, access.access_of(arguments))
 
 
 def _chaos(arguments: argparse.Namespace) -> int:

@@ -16,6 +16,8 @@ from reknit.rendezvous.store.endpoints import TlsFiles
 
 SILENCE = 2.5  # seconds: a worker that is in one phase for longer than a second says so once a second
 
+DRAIN_SIGNALS = ("USR1", "USR2", "HUP", "PWR", "URG", "XCPU")  # what batch systems can be told to send
+
 EXIT_FAILED, EXIT_USAGE, EXIT_STATE_LOST = 1, 2, 3  # what `reknit run` and `reknit agent` end with; 0: finished
 
 
@@ -152,11 +154,23 @@ class Config:
     log_json: bool = False
     data_folder: Path | None = None
     socket: Path | None = None
+    drain_signal: str | None = None  # besides SIGTERM, without its SIG; see DRAIN_SIGNALS
+    drain_deadline: float = 120.0  # seconds
 
     @property
     def standalone(self) -> bool:
         """Whether this agent brings its own etcd, so that the whole job runs on this host."""
         return self.etcd is None
+
+
+def parse_drain_signal(text: str) -> str:
+    """`USR1` or `SIGUSR1` → `USR1`.  Raises ConfigError for a signal that means something else."""
+    name = text.upper().removeprefix("SIG")
+    if name not in DRAIN_SIGNALS:
+        raise ConfigError(
+            f"--drain-signal must be one of {', '.join(DRAIN_SIGNALS)}, not {text!r:.80} (SIGTERM drains in any case)"
+        )
+    return name
 
 
 def parse_replicas(text: str) -> tuple[int, int]:

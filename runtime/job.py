@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 import uuid
@@ -28,6 +29,7 @@ from reknit.runtime.checkpoint.checkpoints import Checkpoints, Schedule
 from reknit.runtime.communicator.communicator import check_data_backend
 from reknit.runtime.communicator.meeting import MeetingPoint
 from reknit.runtime.data import Sampler, deal
+from reknit.runtime.departure import Departure
 from reknit.runtime.errors import Interrupted
 from reknit.runtime.pipeline import Pipeline, Share
 from reknit.runtime.process import footprint
@@ -47,6 +49,7 @@ from reknit.runtime.telling import Telling
 log = logging.getLogger(__name__)
 
 RESERVED = frozenset({"type", "event", "t", "worker", "generation", "step", "samples", "version", "rolled_forward"})
+EXIT_STOPPED = 128 + signal.SIGTERM
 EXIT_ORPHAN = 76  # the agent is gone for longer than its lease stands
 
 _job: Job | None = None
@@ -123,6 +126,7 @@ class Job:
             self.name, self.state, self.wiring, telling.report, telling.event, telling.committed, self.phase
         )
         self._pulse: Pulse | None = None
+        self._departure = Departure(self._ask_to_leave)
         self._checkpoints: Checkpoints | None = None
 
     # ---------------------------------------------------------------- attaching
@@ -134,6 +138,7 @@ class Job:
         lease = float(os.environ.get("REKNIT_LEASE_SECONDS", "5"))
         meets_at = f"{host}:{self._meeting.address[1]}"
         self.telling.attach(self._socket, meets_at, self.recovery, self._on_message, self._on_agent_gone, lease)
+        self._departure.install()
         self._told.wait()
         if self._assignment is None:
             self._exit_waiting(self._ended or FINISHED)
@@ -169,6 +174,20 @@ class Job:
                 self._ended = view.head.state
                 self._told.set()
             self.recovery.hear(view)
+        elif kind == "drained":
+            log.info("this worker has drained: it ends")
+            self.recovery.release("this worker has drained")
+            self._ended = FINISHED
+            self._told.set()
+        elif kind == "exit" and (message.get("forced") or self._departure.handles_sigterm):
+            log.warning("this worker ends at once: %s", message.get("reason"))
+            _exit_now(EXIT_STOPPED)
+
+    def _ask_to_leave(self, number: int) -> None:
+        """This process was sent a signal: its agent sees to it that nothing is lost; without one it just ends."""
+        if not self.telling.attached:
+            _exit_now(128 + number)
+        self.telling.report("drain", signal=signal.Signals(number).name)
 
     def _on_agent_gone(self) -> None:
         log.error("no agent looks after this worker any more: it exits")

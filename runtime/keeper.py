@@ -19,6 +19,7 @@ from reknit.runtime.supervisor.supervisor import Exited, Failed, Started, Superv
 
 log = logging.getLogger("reknit.agent")
 
+OVERDUE = "the drain's deadline passed"
 
 Event = Callable[..., None]  # event(name, worker_id, **fields)
 
@@ -40,6 +41,7 @@ class Keeper:
         self._supervisor = Supervisor(put, warm=config.warm, modules=("torch", "torch._dynamo", *config.preload))
         self._policy = RestartPolicy(config.max_restarts, config.restart_window, backoff=config.backoff)
         self._stopping = False
+        self._draining = False
         self.last_failure: str | None = None  # a sentence on the last worker here that failed by itself
 
     def open(self) -> None:
@@ -65,6 +67,13 @@ class Keeper:
     def kill(self, worker: Worker, grace: float) -> None:
         """End one worker's process; what becomes of it is decided when it has exited."""
         self._supervisor.stop(worker.worker_id, grace)
+
+    def drain_all(self) -> None:
+        """Start nobody any more: this host's workers leave, each in its time."""
+        self._draining = True
+        for worker in self._workers.values():
+            if worker.restart_at is not None:
+                worker.over, worker.restart_at = True, None
 
     def stop_all(self) -> None:
         """End this host's part: SIGTERM now, SIGKILL after the delay; nobody is started again."""
@@ -101,8 +110,13 @@ class Keeper:
     def _answer_exit(self, worker: Worker, item: Exited, job_finished: bool) -> None:
         now = time.monotonic()
         worker.exits.append(WorkerExit(now, item.lived_seconds, item.returncode))
-        cause = describe_exit(item.returncode)
+        drain = worker.drain
+        cause = describe_exit(item.returncode) if drain is None or not drain.overdue else OVERDUE
         done = job_finished or (worker.finished and item.returncode == 0)
+        if drain is not None and drain.allowed:
+            done = True
+            self._event("drained", worker.worker_id, pid=item.pid, seconds=now - drain.since)
+            log.info("%s (process %s) has drained, in %.1f s", worker.worker_id, item.pid, now - drain.since)
         if not done:
             moment = worker.lost_at if worker.lost_at is not None else now
             self._event("worker_died", worker.worker_id, t=moment, pid=item.pid, cause=cause)
@@ -112,7 +126,7 @@ class Keeper:
             words = [line for line in self._supervisor.tail(worker.worker_id) if line.strip()]
             self.last_failure = f"{worker.worker_id} failed ({cause}), saying: {words[-1] if words else 'nothing'}"
         worker.over = True  # unless it is started again below
-        if self._stopping or done:
+        if self._stopping or done or self._draining or drain is not None:
             return  # but whoever was killed as it finished is missed: perhaps only it held its coordinate's last step
         if item.returncode == 0:
             self._give_up(EXIT_FAILED, self._ended_early(worker))
@@ -138,8 +152,9 @@ class Keeper:
 
 def environment_of_workers(config: Config, socket_path: str) -> dict[str, Any]:
     """What every worker of this host finds in its environment."""
-    return {
+    known = {
         "REKNIT_SOCKET": socket_path,
         "REKNIT_ADDRESS": config.address,
         "REKNIT_LEASE_SECONDS": str(config.ladder.lease),
     }
+    return known if config.drain_signal is None else {**known, "REKNIT_DRAIN_SIGNAL": config.drain_signal}

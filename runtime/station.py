@@ -29,6 +29,7 @@ class Station:
 
     `put` takes what happens on other threads into the loop.  `head`: the newest plan of this run of the job;
     `finished`: that run is over, for good: what comes after it is another.  `ending`: the exit code and why.
+    `draining`: why all of this agent's workers leave the job, None if they do not.
     """
 
     def __init__(self, config: Config, session: Session, events: EventLog, path: Path, put: Any) -> None:
@@ -41,6 +42,7 @@ class Station:
         self.head: Head | None = None
         self.finished = False
         self.ending: tuple[int, str] | None = None
+        self.draining: str | None = None
         self.deadline: float | None = None
 
     def _keep(self, path: Path, put: Any) -> Keeper:
@@ -66,4 +68,14 @@ class Station:
         log.info("stopping: %s", reason)
         self.deadline = time.monotonic() + self.config.ladder.kill_delay + 1.0
         if self.keeper is not None:
+            for worker in self.workers.values():
+                self.tell_to_exit(worker, reason)
             self.keeper.stop_all()
+
+    def tell_to_exit(self, worker: Worker, reason: str, forced: bool = False) -> None:
+        """Tell a worker to exit at once; unless `forced`, only if its script leaves SIGTERM to us.
+
+        A signal's handler has to wait for whatever the training thread is blocked in; this does not.
+        """
+        if worker.peer is not None:
+            self.server.send(worker.peer, {"type": "exit", "reason": reason, "forced": forced})

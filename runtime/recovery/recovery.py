@@ -36,7 +36,7 @@ RETIRED = 4  # generations whose farewells are kept alive; whoever waits in an o
 
 
 class Released(ReknitError):
-    """The job has finished: a worker that waits for a place, or for the others to finish, may exit."""
+    """A worker that waits for a place, or for the others to finish, may exit: the job has finished, or it drained."""
 
 
 class StateLost(ReknitError):
@@ -85,6 +85,7 @@ class Recovery:
         self._left = 0
         self._placed = False
         self._notice: float | None = None
+        self._released = ""  # why this worker may exit
         self.checkpoints: Checkpoints | None = None
 
     # ---------------------------------------------------------------- what the reactor thread calls
@@ -96,6 +97,12 @@ class Recovery:
                 return
             self._newest, self._heard = view, time.monotonic()
             self._react()
+            self._changed.notify_all()
+
+    def release(self, reason: str) -> None:
+        """Nobody needs this worker any more: it ends as soon as its training thread waits for a place."""
+        with self._changed:
+            self._released = reason
             self._changed.notify_all()
 
     def _react(self) -> None:
@@ -264,6 +271,8 @@ class Recovery:
         with self._changed:
             while True:
                 view = self._newest
+                if self._released:
+                    raise Released(self._released)
                 if view is not None:
                     if view.head.state == FINISHED:
                         raise Released(view.head.reason)

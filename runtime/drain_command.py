@@ -1,0 +1,135 @@
+"""`reknit drain`: asks workers of a running job to leave, and waits until they have."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterable, Sequence
+
+from reknit.rendezvous.codec import decode_member
+from reknit.rendezvous.draining import DrainOrder, encode_order, whom
+from reknit.rendezvous.errors import RecordError, ReknitError, StoreError, StoreUnavailable
+from reknit.rendezvous.keys import Keys, check_name
+from reknit.rendezvous.parts import decode_head, decode_whole, parts_prefix
+from reknit.rendezvous.records import Member, Name, Plan
+from reknit.rendezvous.rejected import Rejected
+from reknit.rendezvous.store.endpoints import parse_endpoints
+from reknit.rendezvous.store.protocol import Store
+from reknit.runtime.chaos.command import parse_time
+from reknit.runtime.config import EXIT_FAILED, ConfigError, EtcdAccess
+
+log = logging.getLogger("reknit.drain")
+
+CONNECT_SECONDS = 10.0
+LOOK = 0.1  # seconds between two looks at the members
+GRACE = 5.0  # seconds that an agent has, after the deadline, to end whoever has not left
+KEPT = 60.0  # seconds for which an order outlives its deadline, for an agent that is away
+
+
+class DrainError(ReknitError):
+    """Nobody can be asked to leave."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options, but for those of the access to etcd."""
+    parser.description = (
+        "Asks workers to leave a running job at a step boundary, and waits until they have: nothing is lost and no "
+        "step is tried again.  They are not started again.  Exits with 1 if one of them was lost instead."
+    )
+    parser.add_argument("target", metavar="WORKER|HOST|replica/SLOT", help="who: a worker, all on a host, a replica")
+    parser.add_argument("--job", required=True, metavar="ID", help="the job's name")
+    parser.add_argument("--etcd", required=True, metavar="H:P,H:P", help="endpoints of the job's etcd")
+    parser.add_argument(
+        "--deadline", default="2m", metavar="TIME", help="then whoever is still there is ended (default 2m)"
+    )
+
+
+def run(arguments: argparse.Namespace, access: EtcdAccess) -> int:
+    """Check the options, ask, wait.  Returns the exit code; raises ReknitError, ConfigError among them."""
+    from reknit.rendezvous.store.etcd import EtcdStore
+
+    seconds = parse_time("--deadline", arguments.deadline)
+    try:
+        check_name("--job", arguments.job)
+        whom(arguments.target, None, ())
+        parse_endpoints(arguments.etcd, access.tls is not None)
+    except RecordError as error:
+        raise ConfigError(str(error)) from None
+    except StoreError as error:
+        raise ConfigError(f"--etcd: {error}") from None
+    store = EtcdStore(arguments.etcd, tls=access.tls, user=access.user, password=access.password)
+    try:
+        store.connect(timeout=CONNECT_SECONDS)
+        return drain(store, Keys(arguments.job), arguments.target, seconds)
+    finally:
+        store.close()
+
+
+def drain(store: Store, keys: Keys, target: str, seconds: float) -> int:
+    """Ask `target` to leave within `seconds`, and wait; returns the exit code.  Raises ReknitError."""
+    members = _members(store, keys)
+    names = whom(target, _plan(store, keys), members)
+    if not names:
+        raise DrainError(f"job {keys.job} has no {target}: {_who_is_there(members)}")
+    lease = store.grant(seconds + KEPT)
+    by = f"reknit drain, process {os.getpid()} on {socket.gethostname()}"
+    for name in names:
+        store.put(keys.drain(name.worker_id), encode_order(DrainOrder(name, seconds, by)), lease=lease)
+    print(f"asked {', '.join(map(str, names))} to leave within {seconds:g} s", flush=True)
+    return _wait(store, keys, names, seconds)
+
+
+def _wait(store: Store, keys: Keys, names: Sequence[Name], seconds: float) -> int:
+    begun = time.monotonic()
+    waiting, lost = set(names), 0
+    while waiting:
+        passed = time.monotonic() - begun
+        try:
+            here = {m.name: m for m in _members(store, keys)}
+        except StoreUnavailable as error:
+            if passed > seconds + GRACE:
+                raise DrainError(f"nobody knows whether {_some(waiting)} left in time: {error}") from None
+            continue
+        for name in sorted(waiting):
+            if name not in here:
+                print(f"{name} has left ({passed:.1f} s)", flush=True)
+            elif here[name].dead:
+                print(f"{name} was lost before it could leave ({passed:.1f} s)", flush=True)
+                lost += 1
+        waiting = {name for name in waiting if name in here and not here[name].dead}
+        if waiting and passed > seconds + GRACE:
+            print(f"{_some(waiting)} did not leave within {seconds:g} s, and could not be ended", flush=True)
+            return EXIT_FAILED
+        if waiting:
+            time.sleep(LOOK)
+    return EXIT_FAILED if lost else 0
+
+
+def _members(store: Store, keys: Keys) -> list[Member]:
+    rejected = Rejected(log)
+    found = (rejected.read(entry, decode_member) for entry in store.list(keys.members).entries)
+    return [member for member in found if member is not None]
+
+
+def _plan(store: Store, keys: Keys) -> Plan | None:
+    entry = store.get(keys.head)
+    if entry is None:
+        return None
+    head = decode_head(entry.value, entry.key)
+    parts = store.list(keys.prefix + parts_prefix(head.generation, head.writer)).entries
+    return decode_whole(head, {part.key.removeprefix(keys.prefix): part.value for part in parts})
+
+
+def _who_is_there(members: Sequence[Member]) -> str:
+    living = [member for member in members if not member.dead]
+    if not living:
+        return "no worker of it is there"
+    hosts = sorted({member.host for member in living} | {member.agent for member in living})
+    return f"its workers are {_some(m.name for m in living)}, its hosts and agents {', '.join(hosts)}"
+
+
+def _some(names: Iterable[Name]) -> str:
+    return ", ".join(sorted(str(name) for name in names))
