@@ -26,8 +26,12 @@ class Orders:
         parser = argparse.ArgumentParser()
         parser.add_argument("--orders", type=Path, required=True, metavar="FOLDER")
         parser.add_argument("--step-ms", type=float, default=10)
+        parser.add_argument("--checkpoint", type=Path, metavar="FOLDER")
+        parser.add_argument("--every", type=int, default=10, metavar="STEPS")
+        parser.add_argument("--keep", type=int, default=3, metavar="CHECKPOINTS")
         arguments = parser.parse_args()
         self.folder, self._pause = arguments.orders, arguments.step_ms / 1000
+        self._checkpoint, self._every, self._keep = arguments.checkpoint, arguments.every, arguments.keep
         torch.set_num_threads(1)
         faulthandler.register(signal.SIGUSR1)  # the test asks for it when it has waited in vain
         while (self.folder / HOLD).exists():
@@ -37,6 +41,11 @@ class Orders:
         """Put the faults in."""
         worker = os.environ["REKNIT_WORKER_ID"]
         Injector(self.folder, worker, lambda: job.state.step).install(model, optimizer)
+
+    def keep_checkpoints(self, job: Job) -> None:
+        """If the test has named a folder."""
+        if self._checkpoint is not None:
+            job.checkpoint(self._checkpoint, every=self._every, keep=self._keep)
 
     def first(self, what: str) -> bool:
         """Whether this process is the first one of the job that asks this."""

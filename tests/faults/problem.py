@@ -1,6 +1,6 @@
 """The small problem that the fault tests train on, and what one process of plain torch, without faults, makes of it.
 
-Two layers that are a replica of one worker, or one pipeline stage each.  Small enough that a step takes milliseconds.
+Two layers that are a replica of one worker, or one pipeline stage each; three for three stages.  Small enough that a step takes milliseconds.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from reknit.runtime.data import Sampler, View
 
 LENGTH, GLOBAL_BATCH, MICRO_BATCH, SEED = 500, 24, 4, 11
 WIDTHS = ((8, 32), (32, 4))
+THREE_WIDTHS = ((8, 32), (32, 32), (32, 4))
 CLIP_NORM = 0.25
 RATE, DECAY, DECAY_STEPS = 0.01, 0.9, 50
 STAGES = len(WIDTHS)
@@ -32,11 +33,11 @@ def dataset() -> tuple[torch.Tensor, torch.Tensor]:
     return points, torch.sin(points @ torch.randn(WIDTHS[0][0], WIDTHS[-1][1], generator=generator))
 
 
-def part(stage: int) -> nn.Module:
+def part(stage: int, stages: int = STAGES) -> nn.Module:
     """One stage of the model, always with the same initial weights."""
     torch.manual_seed(SEED + stage)
-    width, out = WIDTHS[stage]
-    return nn.Sequential(nn.Linear(width, out), nn.Tanh() if stage < STAGES - 1 else nn.Identity())
+    width, out = (WIDTHS if stages == STAGES else THREE_WIDTHS)[stage]
+    return nn.Sequential(nn.Linear(width, out), nn.Tanh() if stage < stages - 1 else nn.Identity())
 
 
 def optimizer_of(model: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:

@@ -17,6 +17,7 @@ optimizer, scheduler = problem.optimizer_of(model)
 data = job.sampler(problem.LENGTH, problem.GLOBAL_BATCH, problem.MICRO_BATCH, seed=problem.SEED)
 job.register(model=model, optimizer=optimizer, scheduler=scheduler)
 orders.obey(job, model, optimizer)
+orders.keep_checkpoints(job)
 
 while orders.go_on(job.step):
     with job.attempt() as attempt:

@@ -1,4 +1,4 @@
-"""Pipeline x data: every worker is one of two stages of a replica."""
+"""Pipeline x data: every worker is one of two or three stages of a replica."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ orders = Orders()
 points, answers = problem.dataset()
 job = reknit.join()
 stage, last = job.coordinate.pipe, job.coordinate.pipe == job.pipeline_size - 1
-model = problem.part(stage)
+model = problem.part(stage, job.pipeline_size)
 optimizer, scheduler = problem.optimizer_of(model)
 data = job.sampler(problem.LENGTH, problem.GLOBAL_BATCH, problem.MICRO_BATCH, seed=problem.SEED)
 job.register(model=model, optimizer=optimizer, scheduler=scheduler)
 orders.obey(job, model, optimizer)
+orders.keep_checkpoints(job)
 
 
 def weighted_loss(predicted: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
