@@ -154,22 +154,22 @@ def _repair(view: View) -> Outcome:
     if best is not None:
         places = places_for(best, view.candidates, view.spec.wanted, size)
         return _publish(view, places, f"the leader decides on {best}", broken=head, target=best)
-    if step := newest_restorable(view.candidates, size):
-        return _from_checkpoint(view, step)
     witness = [m for m in view.members if _unbroken_since_origin(view, m) and m.prepared is None]
-    if witness and all(m.pristine for m in view.members):
-        reason = f"nobody has trained yet, as {witness[0].worker_id} shows: all start from what their scripts built"
+    untrained = witness if all(m.pristine for m in view.members) else []
+    nobody = f"nobody has trained yet, as {untrained[0].worker_id} shows" if untrained else ""
+    if step := newest_restorable(view.candidates, size):
+        return _from_checkpoint(view, step, nobody or f"the state {_what_is_lost(view)} is lost")
+    if untrained:
+        reason = f"{nobody}: all start from what their scripts built"
         return _publish(view, view.choose(), reason, broken=head, restore=True)
     return _state_lost(view)
 
 
-def _from_checkpoint(view: View, step: int) -> Outcome:
+def _from_checkpoint(view: View, step: int, why: str) -> Outcome:
     """Go back to a checkpoint, with places around those who can read it."""
     version = Version(view.previous.generation + 1, step)
     candidates = as_restored(view.candidates, version)
     places = places_for(version, candidates, view.spec.wanted, view.spec.axes.size)
-    trained = any(not m.pristine for m in view.members) or view.past
-    why = f"the state {_what_is_lost(view)} is lost" if trained else "nobody has trained yet"
     reason = f"{why}: the job goes on from the checkpoint of step {step}"
     return _publish(view, places, reason, broken=view.previous.generation, target=version, restore=True)
 
@@ -235,7 +235,7 @@ def _begin(view: View, places: Places) -> Outcome:
             reason += f"; starts at step 0: the checkpoint of step {max(found)} is not there for every coordinate"
         return _publish(view, places, reason, restore=True)
     version = Version(view.previous.generation + 1, step)
-    reason += f"; the job starts from the checkpoint of step {step}"
+    reason += f"; starts from the checkpoint of step {step}"
     return _publish(view, places, reason, target=version, restore=True)
 
 
