@@ -205,7 +205,7 @@ def reports(view: View) -> Outcome | None:
 
 
 def planned(view: View) -> Outcome | None:
-    """Arrivals, drains and a new number of replicas; arrivals wait a little for more."""
+    """Arrivals, drains and a new number of replicas; arrivals and drains wait a little for more."""
     if any(m.finished for m in view.placed):
         return None  # the last step is made: nobody needs more workers
     places = view.choose()
@@ -213,6 +213,12 @@ def planned(view: View) -> Outcome | None:
         places = ()
     if set(places) == set(view.head):
         return None
+    drained = [o.changed for name in _left(view, places) if (o := view.observed[name]).member.draining]
+    if drained:
+        window = view.patience.burst
+        due = min(max(drained) + window, min(drained) + WINDOWS * window)
+        if view.now < due:  # a host's workers all drain at once
+            return Outcome(None, "members drain; more may follow", again=due)
     arrivals = [view.observed[name].changed for replica in places for name in replica if name not in view.past]
     if arrivals and len(places) < view.spec.wanted:
         window = view.patience.join_window
@@ -239,9 +245,12 @@ def _begin(view: View, places: Places) -> Outcome:
     return _publish(view, places, reason, target=version, restore=True)
 
 
+def _left(view: View, places: Places) -> set[Name]:
+    return set(view.seated).difference(*places)
+
+
 def _change(view: View, places: Places) -> str:
-    now = {name for replica in places for name in replica}
-    joined, left = now - view.seated, view.seated - now
+    joined, left = {name for replica in places for name in replica} - view.seated, _left(view, places)
     drained = {name for name in left if view.observed[name].member.draining}
     parts = [
         f"{some(joined)} joined" if joined else "",

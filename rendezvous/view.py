@@ -21,8 +21,8 @@ class Observed:
     """A member's record, and when this leader saw it change (seconds on its monotonic clock).
 
     `arrived`: when it first saw the process; `changed`: when the record last said something that the plan waits upon
-    (built, left, incomplete); `stalled`: when the stall in it last changed, so that a stall's present length is
-    stall.seconds + (now - stalled).
+    (built, draining, left, incomplete); `stalled`: when the stall in it last changed, so that a stall's present length
+    is stall.seconds + (now - stalled).
     """
 
     member: Member
@@ -36,8 +36,8 @@ class Patience:
     """How long the leader waits, in seconds.
 
     `join_window`: for a burst of arrivals; `report_grace`: for the loss behind a report of a broken group; `burst`:
-    after the plan for a loss, for further ones; `answer`: after the grace, for those whom a report names to show that
-    they live.
+    after the plan for a loss, for further ones, and after a drain; `answer`: after the grace, for those whom a report
+    names to show that they live.
     """
 
     join_window: float = 0.5

@@ -19,8 +19,9 @@ from reknit.rendezvous.store.protocol import Entry, Snapshot
 class Roster:
     """The members as they are known now, by key.
 
-    Of each, `changed` is when it last said something that plans wait upon: that it is built, that it left; `stalled` is
-    when it last said something else about what it is stuck in.  The dead are here as long as their records are.
+    Of each, `changed` is when it last said something that plans wait upon: that it is built, drains, has left;
+    `stalled` is when it last said something else about what it is stuck in.  The dead are here as long as their records
+    are.
     """
 
     def __init__(self, rejected: Rejected) -> None:
@@ -95,5 +96,5 @@ def _decode(raw: bytes, key: str) -> Member:
     return member
 
 
-def _waited_upon(member: Member) -> tuple[bool, int, int]:
-    return (member.built, member.left, member.incomplete)
+def _waited_upon(member: Member) -> tuple[bool, bool, int, int]:
+    return (member.built, member.draining, member.left, member.incomplete)

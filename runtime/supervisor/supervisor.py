@@ -369,6 +369,7 @@ class Supervisor:
             worker.pid, worker.pidfd = pid, pidfd
         self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._died(worker))
         if not worker.stopping:
+            worker.told = True
             self._tell(Started(worker.worker_id, pid))
 
     def _died(self, worker: WorkerProcess) -> None:
@@ -391,7 +392,7 @@ class Supervisor:
         if worker.pidfd in self._selector.get_map():
             self._selector.unregister(worker.pidfd)
         self._output.finish(worker.worker_id)
-        pid = None if worker.stopping and returncode == NEVER_BEGAN else worker.pid
+        pid = None if returncode == NEVER_BEGAN and not worker.told else worker.pid
         self._remove(worker)
         self._tell(Exited(worker.worker_id, pid, returncode, lived))
 

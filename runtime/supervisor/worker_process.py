@@ -61,6 +61,7 @@ class WorkerProcess:
     process: subprocess.Popen[bytes] | None = None  # if exec'ed
     warm_pid: int | None = None  # the warm process that will report the exit status
     began: float = 0.0
+    told: bool = False  # that it has started
     stopping: bool = False
     descriptors: list[int] = field(default_factory=list)  # the pipes' writing ends, until the worker has them
 

@@ -141,6 +141,15 @@ def test_the_mates_of_a_drained_stage_go_back_to_the_pool_and_are_used_again() -
     assert (job.seats(), plan.broken) == (["a0 a1", "b0 n"], 0)
 
 
+def test_the_drains_of_a_burst_share_a_plan() -> None:
+    job = running(3)
+    job.tell("a0", 10.0, draining=True)
+    assert job.ask(10.1).again == pytest.approx(10.15)
+    job.tell("b0", 10.1, draining=True)
+    assert job.ask(10.2).again == pytest.approx(10.25)
+    assert job.next(10.25).reason == "a0, b0 drained"
+
+
 def test_a_spare_takes_a_drained_stage_at_once() -> None:
     job = running(2, pipe=2, most=2)
     job.come("s", 1)
