@@ -20,11 +20,13 @@ def check(
     up_to: int | None = None,
     waits: float = 5.0,
     silent: Collection[str] = (),
+    after: int = 0,
 ) -> None:
     """All that can be said of a running job.  `samples_of(step)`: what the attempt on top of `step` steps must use.
 
     `up_to`: the newest step whose samples to count, if the job goes on: of the very newest, not everything is told yet.
     `silent`: runs whose agent was killed, and could not tell any more what its workers did last.
+    `after`: the step of the checkpoint from which these events go on.
     `waits`: seconds that may pass from a death to the next step (more than a few only while the store is away).
     """
     in_order = sorted(events, key=lambda event: event["t"])
@@ -32,7 +34,7 @@ def check(
     one_generation_at_a_time(in_order)
     intact_replicas_untouched(in_order)
     one_state_a_step(in_order)
-    every_sample_once(in_order, samples_of, up_to, silent)
+    every_sample_once(in_order, samples_of, up_to, silent, after)
     never_back(in_order)
     nobody_waits(in_order, waits)
 
@@ -107,6 +109,7 @@ def every_sample_once(
     samples_of: Callable[[int], Sequence[int]],
     up_to: int | None = None,
     silent: Collection[str] = (),
+    after: int = 0,
 ) -> None:
     """4: each committed step is committed in one version, and that used each of its samples once at each coordinate."""
     versions = committed_versions(events)
@@ -123,7 +126,7 @@ def every_sample_once(
             used[version_of(event), coordinates[pid]].update(event["samples"])
             told[version_of(event)].add(pid)
     newest = max(versions, default=0)
-    for step in range(1, (newest if up_to is None else up_to) + 1):
+    for step in range(after + 1, (newest if up_to is None else up_to) + 1):
         assert len(versions[step]) == 1, f"step {step} was committed in versions {sorted(versions[step])}"
         (version,) = versions[step]
         for coordinate in set(coordinates.values()):
@@ -148,7 +151,7 @@ def never_back(events: Iterable[Event]) -> None:
         assert step >= before, f"{worker} entered generation {generation} at step {step}, but {before} was committed"
     last: dict[int, int] = {}
     for event, pid in with_pid(events):
-        if event["event"] == "healed":
+        if event["event"] in ("healed", "restored"):
             last[pid] = event["step"]
         elif event["event"] == "committed":
             before = last.get(pid, 0)
@@ -178,6 +181,11 @@ def finished_alike(events: Iterable[Event], step: int, workers: int) -> None:
     for event in finished:
         hashes[event["coordinate"]].add(event["state_sha256"])
     assert all(len(seen) == 1 for seen in hashes.values()), f"replicas ended in different states: {dict(hashes)}"
+
+
+def since_generation(events: Sequence[Event], generation: int) -> list[Event]:
+    """The events of a generation and of those after it, as if the job had begun with it: after it went back."""
+    return [event for event in events if event["event"] == "attached" or event["generation"] >= generation]
 
 
 def losses(events: Iterable[Event]) -> dict[int, float]:

@@ -1,6 +1,7 @@
 """The small problem that the fault tests train on, and what one process of plain torch, without faults, makes of it.
 
-Two layers that are a replica of one worker, or one pipeline stage each; three for three stages.  Small enough that a step takes milliseconds.
+Two layers that are a replica of one worker, or one pipeline stage each; three for three stages.  Small enough that a
+step takes milliseconds.
 """
 
 from __future__ import annotations
