@@ -102,6 +102,8 @@ def main():
     parser.add_argument("--micro-batch", type=int, default=4)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="go on from the newest one there; write more")
+    parser.add_argument("--checkpoint-every", type=int, default=50, metavar="STEPS")
     arguments = parser.parse_args()
 
     # This worker's part: which stage it is, it learns when it joins.
@@ -115,6 +117,8 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate)
     data = job.sampler(len(inputs), arguments.global_batch, arguments.micro_batch, seed=arguments.seed)
     job.register(model=model, optimizer=optimizer)
+    if arguments.checkpoint is not None:
+        job.checkpoint(arguments.checkpoint, every=arguments.checkpoint_every)
 
     def weighted_loss(logits, target):
         """What a micro-batch adds to the mean over the global batch: gradients are summed over all of them."""

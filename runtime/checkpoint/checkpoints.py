@@ -134,9 +134,10 @@ class Checkpoints:
         about = {"step": step, "version": list(version), "coordinate": list(self._axes.coordinate(self._coordinate))}
         return {**about, **self._state.pack()}
 
-    def finish(self, timeout: float | None = None) -> bool:
-        """Wait until what is being written is written; whether it is."""
-        return self._writer.finish(timeout)
+    def finish(self, timeout: float) -> None:
+        """Wait until what is being written is written, but no longer than `timeout` seconds."""
+        if not self._writer.finish(timeout):
+            log.error("the last checkpoint could not be written to %s within %.0f s", self.folder, timeout)
 
     # ---------------------------------------------------------------- coming back
 

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import torch
 
@@ -103,7 +103,7 @@ class _Saved(io.RawIOBase):
 
     def save(self, content: Mapping[str, Any]) -> None:
         """Raises OSError, and whatever a script's own objects make of being pickled."""
-        torch.save(dict(content), self)
+        torch.save(dict(content), cast(IO[bytes], self))
         if self._error is not None:
             raise self._error
 

@@ -58,6 +58,11 @@ def begun(run: JobRun, replicas: int, step: int, timeout: float = 2 * START_SECO
     run.wait_strength(replicas, timeout=timeout)
 
 
+def another(run: JobRun, folder: Path, step: int) -> None:
+    """Wait for a checkpoint of a later step."""
+    run.wait(lambda: max(complete(folder), default=0) > step, START_SECONDS, f"a checkpoint after step {step}")
+
+
 def near(losses: dict[int, float]) -> None:
     """Each step's loss is what one process of plain torch has at that step: the state and the samples are right."""
     expected = dict(zip(range(1, max(losses) + 1), problem.reference_losses(), strict=False))
@@ -81,7 +86,7 @@ def test_everything_dies_at_random_moments_and_the_job_goes_on_from_the_newest_o
             said = {(e["step"], run.coordinates()[e["worker"]]): e["state"] for e in run.of("committed", step=step + 1)}
             assert all(states.get(key, state) == state for key, state in said.items()), "bit by bit what it was"
             if number < rounds:
-                run.wait(lambda newest=step: max(complete(tmp_path), default=0) > newest, START_SECONDS, "a new one")
+                another(run, tmp_path, step)
                 time.sleep(chosen.uniform(0, 0.5))  # any moment, which nothing that could be waited for marks
                 before = complete(tmp_path)[0]
                 kill_everything(run)
@@ -195,8 +200,7 @@ def test_on_a_full_disk_training_goes_on_and_what_is_there_stays(tmp_path: Path,
         (small_disk / f"step-{there[-1]:09d}" / "manifest.json").unlink()  # make room
         for path in itertools.chain(small_disk.glob(f"step-{there[-1]:09d}/*"), small_disk.glob(".step-*/*")):
             path.unlink(missing_ok=True)
-        newest = max(complete(tmp_path))
-        run.wait(lambda: max(complete(tmp_path)) > newest, START_SECONDS, "another checkpoint, as there is room")
+        another(run, tmp_path, max(complete(tmp_path)))
         run.stop_soon()
         assert run.wait_end() == 0
         invariants.check(run.events, problem.samples_of)

@@ -45,4 +45,4 @@ def test_survivors_of_two_broken_replicas_are_a_whole_one_at_once(tmp_path: Path
 
 def run_generation(run: JobRun, since: int) -> int:
     """The generation that ran when event `since` was next to come."""
-    return max(event["generation"] for event in run.events[:since] if event["event"] == "plan")
+    return max(int(event["generation"]) for event in run.events[:since] if event["event"] == "plan")
