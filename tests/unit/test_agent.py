@@ -50,6 +50,21 @@ def test_a_worker_whose_words_cannot_be_handled_is_dropped_and_the_others_are_he
     assert member.built
 
 
+def test_which_checkpoints_a_worker_could_restore_is_in_its_record(desk: Desk) -> None:
+    worker, members = desk.attach(peer("w0", 1)), desk.agent._session._members
+    desk.say(worker, type="built", restorable=[300, 200])
+    assert members["w0"].restorable == (300, 200)
+    desk.say(worker, type="checkpoints", steps=[400, 300])
+    assert members["w0"].restorable == (400, 300)
+    desk.say(worker, type="checkpoints", steps=[])
+    assert members["w0"].restorable == ()
+    for wrong in ("400", [-1], [1.5], [True], list(range(1000))):
+        desk.attach(peer("w0", 1))
+        desk.say(worker, type="checkpoints", steps=wrong)
+        assert desk.dropped
+        desk.dropped.clear()
+
+
 def _fail(*_: Any) -> None:
     raise RuntimeError("not to be handled")
 
@@ -174,6 +189,7 @@ def test_a_bad_greeting_does_not_make_a_slot(desk: Desk) -> None:
 
 
 REPORTED: dict[str, Any] = {"built": True, "ready": 6, "left": 5, "committed": [6, 40], "pristine": False}
+REPORTED["restorable"] = [40, 20]
 
 
 def test_a_process_that_attaches_again_is_the_member_that_it_was(desk: Desk) -> None:
@@ -187,6 +203,7 @@ def test_a_process_that_attaches_again_is_the_member_that_it_was(desk: Desk) -> 
     member = desk.agent._session._members["w0"]
     assert (member.coordinate, member.built, member.ready, member.left) == (1, True, 6, 5)
     assert (member.committed, member.pristine, member.finished, member.dead) == ((6, 40), False, False, False)
+    assert member.restorable == (40, 20)
     told = [said for who, said in desk.sent if who == again]
     assert [(said["type"], said["view"]["head"]["generation"]) for said in told] == [("plan", 7)]
 

@@ -69,6 +69,7 @@ members = st.builds(
     st.none() | stalls,
     small,
     st.booleans(),
+    st.lists(small, max_size=8).map(tuple),
 )
 places = st.builds(Place, names, words, addresses, small, words)
 agents = st.from_regex(NAME, fullmatch=True)
@@ -208,6 +209,7 @@ def test_garbage_is_refused_by_a_typed_error_or_read_as_what_fits(raw: bytes) ->
 
 
 some_fields = ["ready", "address", "committed", "built", "worker_id", "coordinate", "gone", "absent", "stall", "dead"]
+some_fields += ["restorable"]
 
 
 @given(members, st.sampled_from(some_fields), json_values)
