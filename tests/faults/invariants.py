@@ -65,14 +65,14 @@ def one_generation_at_a_time(events: Iterable[Event]) -> None:
 
 
 def intact_replicas_untouched(events: Sequence[Event]) -> None:
-    """2: a formation stands while nobody of it is lost, and its members keep their processes and group objects."""
+    """2: a formation stands while nobody of it is lost or drains, and its members keep their processes and group objects."""
     groups: dict[tuple[str, str], str] = {}
     for event, pid in with_pid(events):
         if event["event"] == "reinit_done":
             key, group = (event["formation"], event["worker"]), event["group"]
             assert group.split(".")[0] == str(pid), f"a group of another process: {event}"
             assert groups.setdefault(key, group) == group, f"{key} had group {groups[key]}, and then {group}"
-    died = {event["pid"]: event["t"] for event in of(events, "worker_died")}
+    left = {event["pid"]: event["t"] for event in (*of(events, "worker_died"), *of(events, "draining"))}
     published: dict[int, float] = {}
     for event in of(events, "plan"):
         published[event["generation"]] = min(event["t"], published.get(event["generation"], event["t"]))
@@ -85,7 +85,7 @@ def intact_replicas_untouched(events: Sequence[Event]) -> None:
         if not later:
             continue
         following, here = min(later), members[generation, formation]
-        if any(died.get(pid, published[following] + 1) <= published[following] for pid in here.values()):
+        if any(left.get(pid, published[following] + 1) <= published[following] for pid in here.values()):
             continue
         now = {e["formation"] for e in of(events, "placed") if e["worker"] in here and e["generation"] == following}
         assert now <= {formation}, f"{formation} lost nobody, and was {now} in generation {following}"
