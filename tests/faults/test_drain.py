@@ -27,11 +27,12 @@ def stages(folder: Path, *options: str, workers: int = 2, hosts: int = REPLICAS)
 
 
 @contextmanager
-def replicas(folder: Path, *options: str, hosts: int = 2, **more: Any) -> Iterator[Hosts]:
-    """Hosts with one worker each, which is a replica, at full strength."""
-    usual: dict[str, Any] = {"script": TRAIN_DATA, "replicas": f"1:{hosts}", "pipe": 1, "workers": 1}
-    with several(folder, hosts, options=options, **{**usual, **more}) as running:
-        running.wait_strength(hosts, timeout=START_SECONDS)
+def replicas(folder: Path, *options: str, hosts: int = 2, workers: int = 1) -> Iterator[Hosts]:
+    """Hosts whose workers are a replica each, at full strength."""
+    most = hosts * workers
+    shape: dict[str, Any] = {"script": TRAIN_DATA, "replicas": f"1:{most}", "pipe": 1, "workers": workers}
+    with several(folder, hosts, options=options, **shape) as running:
+        running.wait_strength(most, timeout=START_SECONDS)
         yield running
 
 
@@ -116,7 +117,7 @@ def test_a_signal_to_a_worker_drains_it_and_its_mate_is_used_again(tmp_path: Pat
 
 
 def test_a_command_drains_a_worker_then_a_replica_then_a_host(tmp_path: Path) -> None:
-    with replicas(tmp_path, hosts=2, workers=2, replicas="1:4") as hosts:
+    with replicas(tmp_path, hosts=2, workers=2) as hosts:
         at = now(hosts)
         asked = drain(hosts, "host0-0")
         said, _ = asked.communicate(timeout=30)
@@ -130,9 +131,9 @@ def test_a_command_drains_a_worker_then_a_replica_then_a_host(tmp_path: Path) ->
         asked = drain(hosts, f"replica/{slot['replica']}", "--deadline", "60s")
         said, _ = asked.communicate(timeout=30)
         assert (asked.returncode, "host0-1 has left" in said) == (0, True), said
+        assert hosts.runs[0].wait_end() == 0, "all its workers have left"
         hosts.wait_strength(2, at)
         left_in_order(hosts, at, "host0-1")
-        assert hosts.runs[0].wait_end() == 0, "all its workers have left"
 
         hosts.add("host2")
         hosts.wait_strength(4, at, START_SECONDS)
@@ -194,7 +195,7 @@ def test_who_hangs_as_it_drains_is_ended_at_the_deadline_and_the_others_go_on(tm
 
 
 def test_two_drains_in_a_row_and_a_kill_in_the_middle_of_one(tmp_path: Path) -> None:
-    with replicas(tmp_path, hosts=2, workers=3, replicas="1:6") as hosts:
+    with replicas(tmp_path, hosts=2, workers=3) as hosts:
         first, second = hosts.runs
         at = now(hosts)
         os.kill(first.pids()["host0-0"], signal.SIGTERM)
