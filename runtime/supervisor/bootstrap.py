@@ -22,6 +22,9 @@ from typing import Any, NoReturn
 running = False  # whether this process runs a script by `run_script`
 at_end: list[Callable[[], None]] = []  # called when the script has ended well, while threads can still be started
 
+# What batch systems and service managers may send to all processes of a job at once, for the agent and the workers.
+TO_THE_AGENT = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPWR, signal.SIGXCPU)
+
 # `python -c`, since `python -m` would put the working folder, with whatever modules lie in it, before the library.
 COMMAND = (
     "import sys; sys.path[:1] == [''] and sys.path.pop(0); from reknit.runtime.supervisor.{module} import main; main()"
@@ -81,7 +84,8 @@ def become_fresh() -> None:
     """In a forked process: what a fresh interpreter would have that a copy of another process lacks."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in TO_THE_AGENT:
+        signal.signal(number, signal.SIG_DFL)
     random.seed()
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:

@@ -26,7 +26,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from reknit.runtime.supervisor.bootstrap import become_fresh, run_script, use_line_buffered_streams
+from reknit.runtime.supervisor.bootstrap import TO_THE_AGENT, become_fresh, run_script, use_line_buffered_streams
 from reknit.runtime.supervisor.packets import receive_packet, send_packet
 
 # What a warm process must not do while it imports, as environment variables: start BLAS threads, and initialise CUDA
@@ -43,6 +43,8 @@ def main() -> None:
     parser.add_argument("--preload", action="append", default=[])
     arguments = parser.parse_args()
     _name_process("reknit-warm")
+    for number in TO_THE_AGENT:  # it ends when its channel does
+        signal.signal(number, signal.SIG_IGN)
     channel = socket.socket(fileno=arguments.channel)
     _import_all(channel, arguments.preload)
     argv = _Forker(channel).serve()

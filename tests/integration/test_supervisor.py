@@ -449,6 +449,19 @@ def test_workers_outlive_the_warm_process(warm_host: Host) -> None:
     assert warm_host.next(Exited).worker_id == "w1"
 
 
+def test_what_is_sent_to_all_processes_of_a_job_is_the_agents_and_the_workers_to_hear(warm_host: Host) -> None:
+    host = warm_host
+    host.start("import time; print('up', flush=True); time.sleep(60)")
+    assert host.line() == "up"
+    warm = host.supervisor.warm_pid
+    assert warm is not None
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        os.kill(warm, number)
+    os.kill(host.pids[-1] if host.pids else host.next(Started).pid, signal.SIGUSR1)
+    assert host.next(Exited).returncode == -signal.SIGUSR1
+    assert host.supervisor.warm_pid == warm
+
+
 def test_requests_survive_the_death_of_the_warm_process(warm_host: Host) -> None:
     warm_host.run("pass")
     warm = warm_host.supervisor.warm_pid

@@ -144,14 +144,15 @@ def companies(draw: st.DrawFn) -> tuple[Places, list[Candidate], int, int]:
 
 
 @settings(deadline=None)
-@given(companies())
+@given(companies(), st.integers(0, 5))
 def test_a_choice_is_valid_stable_and_blind_to_the_order_of_members(
-    company: tuple[Places, list[Candidate], int, int],
+    company: tuple[Places, list[Candidate], int, int], most: int
 ) -> None:
     seats, people, wanted, size = company
-    chosen = choose_places(seats, people, wanted, size)
-    assert chosen == choose_places(seats, people[::-1], wanted, size)
-    assert len(chosen) <= wanted
+    chosen = choose_places(seats, people, wanted, size, most=most)
+    assert chosen == choose_places(seats, people[::-1], wanted, size, most=most)
+    assert len(chosen) <= max(wanted, most)
+    assert len(chosen) <= wanted or any(c.draining for c in people), "only who leaves makes one replica more useful"
     names = [who for replica in chosen for who in replica]
     assert len(set(names)) == len(names) == size * len(chosen)
     by_name = {c.name: c for c in people}
