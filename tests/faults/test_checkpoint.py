@@ -104,6 +104,26 @@ def test_everything_dies_at_random_moments_and_the_job_goes_on_from_the_newest_o
     near(losses)
 
 
+def test_a_worker_dies_as_it_restores_and_the_job_begins_from_the_same_one(tmp_path: Path) -> None:
+    def life(name: str) -> JobRun:
+        return job(tmp_path, name, 1, script=TRAIN_PIPE, pipe=2)
+
+    with life("first") as run:
+        run.wait(lambda: complete(tmp_path), 2 * START_SECONDS, "a checkpoint")
+        kill_everything(run)
+    step = complete(tmp_path)[0]
+    with life("second") as run:
+        fault = run.fail_at("worker-1", "restore", step=0)
+        begun(run, 1, step)
+        assert not fault.exists()
+        assert len(list(run.of("worker_died"))) == 1
+        assert len({event["generation"] for event in run.of("restored")}) == 2, "the other one twice"
+        assert f"the job goes on from the checkpoint of step {step}" in run.output()
+        run.stop_soon()
+        assert run.wait_end() == 0
+        invariants.check(run.events, problem.samples_of, after=step, waits=START_SECONDS)
+
+
 # ---------------------------------------------------------------- damage
 
 
