@@ -42,9 +42,11 @@ class Attempt:
         self._job = job
         self._groups: Groups | None = None
         self._committed = False
+        self._step = 0
 
     def __enter__(self) -> Attempt:
         self._groups = self._job._begin_attempt()
+        self._step = self._job.state.step + 1
         return self
 
     def __exit__(
@@ -63,8 +65,8 @@ class Attempt:
             self._job._give_up()
             return False
         if not self._committed:
-            log.info("step %d is tried again: %s", self._job.state.step + 1, _sentence(error))
-            self._job.telling.event("retried", step=self._job.state.step + 1, reason=_sentence(error))
+            log.info("step %d is tried again: %s", self._step, _sentence(error))
+            self._job.telling.event("retried", step=self._step, reason=_sentence(error))
         self._job.recovery.leave(error)
         return True
 
@@ -117,6 +119,7 @@ class Attempt:
             scaler.unscale_(optimizer)
         if clip_norm is not None:
             _clip(groups.rounds, parameters, clip_norm)
+        job._verify(groups)
         version = Version(groups.generation, step + 1)
         job.state.prepare(version, Update(optimizer, scheduler, scaler, job._take_samples(), job._take_numbers()))
         job.phase.enter("vote", PATIENT)

@@ -140,6 +140,19 @@ def _add_job(parser: argparse.ArgumentParser, where: argparse._ActionsContainer)
         help="others wait so long (and 10 steps) for a worker: it hangs, and is put out (default 30)",
     )
     parser.add_argument(
+        "--verify-every",
+        type=int,
+        default=0,
+        metavar="N",
+        help="compare the replicas' states every N steps, to find silent corruption (default 0: never)",
+    )
+    parser.add_argument(
+        "--verify-policy",
+        choices=("heal", "evict"),
+        default="heal",
+        help="a minority that differs takes the others' state, or starts afresh (default heal)",
+    )
+    parser.add_argument(
         "--kill-delay", type=float, default=10.0, metavar="S", help="from SIGTERM to SIGKILL (default 10)"
     )
     parser.add_argument(
@@ -220,6 +233,8 @@ def _job_config(arguments: argparse.Namespace) -> Config:
     for name in ("pipe", "model"):
         if getattr(arguments, name) < 1:
             raise ConfigError(f"--{name} must be at least 1, not {getattr(arguments, name)}")
+    if arguments.verify_every < 0:
+        raise ConfigError(f"--verify-every must be at least 0, not {arguments.verify_every}")
     if arguments.etcd is not None and arguments.job is None:
         raise ConfigError("--etcd needs --job ID: the name under which the job's hosts find each other")
     for name in ("job", "agent"):
@@ -246,6 +261,8 @@ def _job_config(arguments: argparse.Namespace) -> Config:
             kill_delay=arguments.kill_delay,
             hang=arguments.hang,
         ),
+        verify_every=arguments.verify_every,
+        verify_policy=arguments.verify_policy,
         events=arguments.events,
         log_json=arguments.log_json,
         drain_signal=None if number is None else parse_drain_signal(number),

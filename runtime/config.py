@@ -145,6 +145,8 @@ class Config:
     address: str = "127.0.0.1"
     agent: str = "agent"
     ladder: Ladder = field(default_factory=Ladder.derive)
+    verify_every: int = 0
+    verify_policy: str = "heal"
     max_restarts: int = 3
     restart_window: float = 300.0
     backoff: float = 0.5

@@ -10,7 +10,9 @@ Every line has `t` (CLOCK_MONOTONIC seconds, comparable across the processes of 
     placed           replica, coordinate, formation
     reinit_begin     -
     reinit_done      seconds, formation, group, replica, replicas, step, fds, threads
-    healed           source, bytes, seconds, step
+    healed           sources, bytes (that came now), kept (bytes from generations that broke), damaged (who sent chunks
+                     that had to be sent again), seconds, step
+    differs          step, coordinate, action (heal, evict; none where no majority says who is right): its state does
     contributed      step, samples, version (before its last gradients go out: others may commit them if it dies then)
     committed        step, samples, version, rolled_forward (if so), and what the script logged
     retried          step, reason

@@ -40,6 +40,7 @@ from reknit.runtime.recovery.groups import Groups
 from reknit.runtime.recovery.phase import PATIENT, Phase
 from reknit.runtime.recovery.recovery import Recovery, Released, StateLost
 from reknit.runtime.recovery.state import State
+from reknit.runtime.recovery.verifying import EVICT, Corrupted, is_due, verify
 from reknit.runtime.recovery.wiring import Wiring
 from reknit.runtime.settings import WorkerSettings
 from reknit.runtime.supervisor import bootstrap
@@ -50,6 +51,7 @@ log = logging.getLogger(__name__)
 
 RESERVED = frozenset({"type", "event", "t", "worker", "generation", "step", "samples", "version", "rolled_forward"})
 EXIT_STOPPED = 128 + signal.SIGTERM
+LAST_SECONDS = 600.0  # for a checkpoint that is being written when this worker ends
 EXIT_ORPHAN = 76  # the agent is gone for longer than its lease stands
 
 _job: Job | None = None
@@ -154,6 +156,7 @@ class Job:
         prepare(backend)
         self.wiring.configure(self.settings, backend, self.device)
         self.telling.everything = self.settings.events
+        self.state.verify_every = self.settings.verify_every
         self.telling.keep(coordinate=self._coordinate_index)
         self.phase.enter("building its model")
         self._pulse = Pulse(self.phase, self.settings.hang, self.telling.pulse)
@@ -196,6 +199,7 @@ class Job:
     def _exit_waiting(self, state: str) -> None:
         global _failed
         _failed = True  # nothing to finish
+        self._finish_writing()
         raise SystemExit(0 if state == FINISHED else EXIT_RESTART)
 
     # ---------------------------------------------------------------- who and where this worker is
@@ -457,6 +461,21 @@ class Job:
         if self._checkpoints is not None:
             self._checkpoints.after_commit(groups)
 
+    def _verify(self, groups: Groups) -> None:
+        """Compare the states of the replicas, if it is time.  Raises Interrupted; may end this process."""
+        if not is_due(groups.verify_every, self.state.step):
+            return
+        try:
+            verify(groups, self.state, self._settings.verify_policy, self.telling.event)
+        except Corrupted as error:
+            if error.mine and self._settings.verify_policy == EVICT:
+                self.telling.report("gone")
+                self.telling.close()  # what was told has left
+                _exit_now(EXIT_RESTART)
+            if error.mine:
+                self.state.forget()
+            raise
+
     def _take_samples(self) -> tuple[int, ...]:
         samples, self._samples = tuple(self._samples), []
         return samples
@@ -466,6 +485,12 @@ class Job:
         return numbers
 
     # ---------------------------------------------------------------- the end
+
+    def _finish_writing(self) -> None:
+        """This worker's part of a checkpoint may be the last one missing."""
+        if self._checkpoints is not None:
+            self.phase.enter("writing the last checkpoint", PATIENT)
+            self._checkpoints.finish(LAST_SECONDS)
 
     def _end_after_script(self) -> None:
         threading.main_thread().join()
@@ -490,9 +515,7 @@ class Job:
     def _finish(self) -> None:
         """The loop has ended: stay until all have made the last step (rule 15), taking part in every comparison."""
         last = self.state.step
-        if self._checkpoints is not None:
-            self.phase.enter("writing the last checkpoint", PATIENT)
-            self._checkpoints.finish()
+        self._finish_writing()
         if self._settings.events:
             digest = self.state.digest()
             self.telling.event(

@@ -107,5 +107,7 @@ def worker_settings(config: Config, spec: Spec) -> WorkerSettings:
         keepalive_probes=2,
         user_timeout=ladder.user_timeout,
         hang=ladder.hang,
+        verify_every=config.verify_every,
+        verify_policy=config.verify_policy,
         events=config.events is not None,
     )

@@ -25,6 +25,8 @@ class WorkerSettings:
     keepalive_probes: int
     user_timeout: float
     events: bool  # whether anybody reads what each step consumed
+    verify_every: int = 0  # steps between two comparisons of the replicas' states; 0: never
+    verify_policy: str = "heal"  # what becomes of a replica that differs: heal or evict
     hang: float = 30.0  # after this long, who lets others wait counts as hung
 
     @property

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,7 @@ from reknit.runtime.communicator.collectives import Backend, Collectives, Finish
 from reknit.runtime.communicator.gloo_build import BuildFailed, Cancellation, GlooBuild, GroupSpec
 from reknit.runtime.communicator.gloo_group import GlooGroup
 from reknit.runtime.communicator.sockets import Address, KeepAlive
-from reknit.runtime.communicator.work import Work
+from reknit.runtime.communicator.work import Work, follow
 from reknit.runtime.errors import BackendRefused, CommunicatorError, Interrupted
 
 OPERATION_TIMEOUT_S = 1800.0  # as torch: a peer may be in a long evaluation
@@ -137,6 +138,10 @@ class Communicator(Collectives):
         self._group.interrupt()
         if self._unfinished_works():
             threading.Thread(target=self._give_up_unfinished, name="reknit-gloo-give-up", daemon=True).start()
+
+    def follow(self, works: Sequence[Work]) -> None:
+        """Get ready to wait for these messages, of this group, in this order: cheaper than one by one."""
+        follow([work for work in works if not work.is_completed()])
 
     def close(self) -> None:
         """Interrupt, and give back all sockets, threads and memory of the group.  Idempotent, from any thread."""

@@ -25,7 +25,9 @@ def tell(event: Event) -> str | None:
             state = "" if event["state"] == "running" else f" ({event['state']})"
             return f"generation {event['generation']}{state}, replicas: {event['replicas']}: {event['reason']}"
         case "healed" if event["step"] > 0:
-            return f"{worker} got step {event['step']} from {event['source']}: {event['bytes'] / 1e6:.1f} MB"
+            return (
+                f"{worker} got step {event['step']} from {', '.join(event['sources'])}: {event['bytes'] / 1e6:.1f} MB"
+            )
         case "retried":
             return f"step {event['step']} is taken again"
         case "agent_ended" if event["code"]:

@@ -78,14 +78,9 @@ def settling(decision: Version, row: Row) -> Settling:
     return Settling.HEAL
 
 
-def healing_pairs(decision: Version, column: Sequence[Row]) -> dict[int, int]:
-    """Who heals whom within one data group: receiver -> source, by data rank.  Sources take turns.
-
-    `column` are the rows of one coordinate, by data rank.  Empty if nobody there holds the decision.
-    """
-    sources = [i for i, row in enumerate(column) if decision in row.held]
-    receivers = [i for i, row in enumerate(column) if decision not in row.held]
-    return {r: sources[k % len(sources)] for k, r in enumerate(receivers)} if sources else {}
+def holders(decision: Version, column: Sequence[Row]) -> list[int]:
+    """Who can heal the others within one data group, by data rank.  `column`: the rows of one coordinate."""
+    return [rank for rank, row in enumerate(column) if decision in row.held]
 
 
 class Reaction(Enum):

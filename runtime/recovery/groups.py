@@ -32,6 +32,7 @@ class Groups:
     data: Communicator | None = None
     rounds: ReplicaRounds | None = None
     formation: Formation | None = None
+    verify_every: int = 0  # how often all of the job compare their states in this generation
     evidence: Evidence = field(default_factory=Evidence)
 
     @property

@@ -6,16 +6,16 @@ Rules 8, 9 and 11 of PROTOCOL.md.  What is decided is `decision`; here the rows 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 
 import torch
 
 from reknit.rendezvous.records import Version
 from reknit.runtime import injection
-from reknit.runtime.recovery import healing
-from reknit.runtime.recovery.decision import Row, Settling, decide, healing_pairs, settling
+from reknit.runtime.communicator.communicator import Communicator
+from reknit.runtime.recovery.decision import Row, Settling, decide, holders, settling
 from reknit.runtime.recovery.groups import Groups
+from reknit.runtime.recovery.healing import Exchange, Received
 from reknit.runtime.recovery.state import State
 
 log = logging.getLogger(__name__)
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 _NONE = -1  # a version's number on the wire where there is none
 
 Event = Callable[..., None]  # event(name, **fields): a line for --events
+Restore = Callable[[Version, int], bool]  # restore(version, generation): whether this worker is there now
 TellCommitted = Callable[..., None]  # tell_committed(version, update, **more): the event of a committed step
 
 
@@ -37,11 +38,13 @@ def compare(groups: Groups, state: State) -> tuple[Version, list[Row]]:
     """
     assert groups.data is not None
     assert groups.rounds is not None
-    mine = _words(state.row(groups.coordinate, groups.since))
+    mine = [*_words(state.row(groups.coordinate, groups.since)), state.verify_every]
     column = torch.empty(groups.data.size * len(mine), dtype=torch.int64)
     groups.data.all_gather_into_tensor(column, torch.tensor(mine, dtype=torch.int64))
     table = groups.rounds.gather(column.view(groups.data.size, len(mine))).tolist()
     columns = [[_row(coordinate, words) for words in rows] for coordinate, rows in enumerate(table)]
+    wanted = [words[5] for rows in table for words in rows if words[5] > 0]
+    groups.verify_every = min(wanted, default=0)  # hosts may have been told differently: all must do the same
     decision = decide(groups.view.head.target, [row for column in columns for row in column], len(columns))
     log.debug("generation %d: %s", groups.generation, decision.reason)
     if decision.version is None:
@@ -50,13 +53,27 @@ def compare(groups: Groups, state: State) -> tuple[Version, list[Row]]:
 
 
 def settle(
-    groups: Groups, state: State, version: Version, rows: Sequence[Row], event: Event, tell_committed: TellCommitted
+    groups: Groups,
+    state: State,
+    version: Version,
+    rows: Sequence[Row],
+    event: Event,
+    tell_committed: TellCommitted,
+    restore: Restore | None = None,
 ) -> None:
-    """Come to `version`, and heal those at this coordinate who can't by themselves.  Raises Interrupted."""
+    """Come to `version`, and heal those at this coordinate who can't by themselves.  Raises Interrupted.
+
+    `restore` brings this worker to the version that a checkpoint holds; None if it knows of none.
+    """
     column = list(rows)
-    if groups.view.head.restore:  # what the first replica's scripts built is everybody's state
+    if groups.view.head.restore and version.step > 0:
+        column = _restore(groups, version, restore)
+    elif groups.view.head.restore:  # what the first replica's scripts built is everybody's state
         column[0] = column[0]._replace(committed=version)
-    pairs = healing_pairs(version, column)
+    sources = holders(version, column)
+    receivers = [rank for rank in range(len(column)) if rank not in sources]
+    if receivers and not sources:
+        raise IncompleteError(f"nobody at this coordinate holds {version}")
     match settling(version, column[groups.data_rank]):
         case Settling.KEEP:
             state.keep(version, groups.generation)
@@ -65,34 +82,53 @@ def settle(
             state.ready = groups.generation
             tell_committed(version, update, rolled_forward=True)
         case Settling.HEAL:
-            _be_healed(groups, state, version, pairs, event)
-    for receiver, source in sorted(pairs.items()):
-        if source == groups.data_rank:
-            _heal(groups, state, receiver)
+            _be_healed(groups, state, version, Exchange(_data(groups), sources, receivers, _at(version)), event)
+            return
+    if receivers:
+        packed = state.packed()
+        Exchange(_data(groups), sources, receivers, _at(version)).serve(packed)
 
 
-def _heal(groups: Groups, state: State, receiver: int) -> None:
+def _restore(groups: Groups, version: Version, restore: Restore | None) -> list[Row]:
+    """Each reads its coordinate's part of the checkpoint; the column then says who could."""
     assert groups.data is not None
-    injection.reach("heal", state.step)
-    healing.send_state(groups.data, receiver, state.pack())
+    injection.reach("restore", version.step)
+    mine = int(restore is not None and restore(version, groups.generation))
+    could = torch.empty(groups.data.size, dtype=torch.int64)
+    groups.data.all_gather_into_tensor(could, torch.tensor([mine], dtype=torch.int64))
+    return [Row(groups.coordinate, version if yes else None, None, False) for yes in could.tolist()]
 
 
-def _be_healed(groups: Groups, state: State, version: Version, pairs: dict[int, int], event: Event) -> None:
-    assert groups.data is not None
-    if groups.data_rank not in pairs:
-        raise IncompleteError(f"nobody at this coordinate holds {version}")
-    source, begun = pairs[groups.data_rank], time.monotonic()
+def _be_healed(groups: Groups, state: State, version: Version, exchange: Exchange, event: Event) -> None:
     state.forget()
-    injection.reach("be healed", version.step)
-    packed, count = healing.receive_state(groups.data, source)
-    state.unpack(packed, version, groups.generation)
+    received = exchange.be_served(version, state.partial, state.keep_partial)
+    state.unpack(received.state, version, groups.generation)
+    names = [peer.place.name.worker_id for peer in groups.view.peers]
+    _tell_of_damage(received, names)
     event(
         "healed",
-        source=groups.view.peers[source].place.name.worker_id,
-        bytes=count,
-        seconds=time.monotonic() - begun,
+        sources=[names[rank] for rank in sorted(received.sources)],
+        bytes=received.bytes,
+        kept=received.kept,
+        damaged=[names[rank] for rank in sorted(received.damaged)],
+        seconds=received.seconds,
         step=version.step,
     )
+
+
+def _tell_of_damage(received: Received, names: Sequence[str]) -> None:
+    for rank in sorted(set(received.damaged)):
+        count = received.damaged.count(rank)
+        log.error("%d chunks of the state from %s came damaged; they were sent again", count, names[rank])
+
+
+def _data(groups: Groups) -> Communicator:
+    assert groups.data is not None
+    return groups.data
+
+
+def _at(version: Version) -> Callable[[str], None]:
+    return lambda phase: injection.reach(phase, version.step)
 
 
 def _words(row: Row) -> list[int]:

@@ -15,8 +15,11 @@ import torch
 
 from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.records import Version
+from reknit.runtime.recovery.checksum import combined
 from reknit.runtime.recovery.decision import Row
 from reknit.runtime.recovery.digest import digest
+from reknit.runtime.recovery.healing import Partial
+from reknit.runtime.recovery.packing import Packed, pack, shared_tensors
 from reknit.runtime.recovery.randomness import Snapshot, put_random_state, take_random_state
 
 
@@ -65,6 +68,8 @@ class State:
         self.prepared: Version | None = None
         self.update: Update | None = None
         self.ready = 0  # newest generation that brought this worker to a decided version
+        self.partial: Partial | None = None  # of a version that this worker is being brought to
+        self.verify_every = 0  # steps between two comparisons with the other replicas, as this worker was told
         self._trained = False  # whether what is registered has ever been at a step above 0
         self._before: Snapshot | None = None
         self._scaler: Any = None  # one that has unscaled gradients which no step was made with yet
@@ -120,6 +125,7 @@ class State:
         assert self.update is not None
         update = self.update
         update.apply()
+        self.partial = None
         self.committed, self.prepared, self.update, self._before = self.prepared, None, None, None
         self._trained, self._scaler = True, None
         return update
@@ -129,6 +135,7 @@ class State:
         if self._before is not None:
             self._before.restore()
         self._drop()
+        self.partial = None
         self.committed, self.ready = version, generation
 
     def forget(self) -> None:
@@ -145,11 +152,27 @@ class State:
             for parameter in module.parameters():
                 parameter.grad = None
 
+    def checksum(self) -> int:
+        """A quick checksum of what all peers at this coordinate must hold alike, and of how it is laid out."""
+        optimizers = {n: v for n, v in self.registered.items() if isinstance(v, torch.optim.Optimizer)}
+        states = {name: value.state_dict() for name, value in optimizers.items()}
+        packed = pack(None, list(shared_tensors(self.registered, states)))
+        return combined([packed.signature, packed.shared.checksum()])
+
     def digest(self) -> str:
         """A hash of everything registered."""
         return digest({name: value.state_dict() for name, value in self.registered.items()})
 
     # ---------------------------------------------------------------- moving it
+
+    def packed(self) -> Packed:
+        """`pack`, taken apart for the way."""
+        state = self.pack()
+        return pack(state, list(shared_tensors(self.registered, state["registered"])))
+
+    def keep_partial(self, partial: Partial) -> None:
+        """What has come of a healing, which is taken up again if it breaks off."""
+        self.partial = partial
 
     def pack(self) -> dict[str, Any]:
         """The whole registered state and the random state, for a peer."""
@@ -169,4 +192,5 @@ class State:
         for name, value in self.registered.items():
             value.load_state_dict(packed["registered"][name])
         put_random_state(packed["random"])
+        self.partial = None
         self.committed, self.ready, self._trained = version, generation, version.step > 0

@@ -18,13 +18,15 @@ import torch
 from torch import nn
 
 from reknit.runtime import injection
-from reknit.runtime.recovery import healing
 
 # In the order of a step.  `half voted`: the data group has voted, the replica has not.  `optimizer`: the parameters are
 # stepped, the version isn't taken yet.  `committed`: it is taken, and nobody has been told.
 PHASES = ("forward", "backward", "reduce", "vote", "half voted", "voted", "optimizer", "committed")
-# In the order of a reinit.  The middle two: a healing's source or receiver, in the middle of the transfer.
-OF_A_REINIT = ("connect", "compare", "heal", "be healed", "ready")
+# In the order of a reinit.  Those of a healing's sources and receivers: nothing but the structure has been sent yet, or
+# half of all that this source sends, and half of the state is there.
+OF_A_HEALING = ("heal", "be healed", "heal halfway", "be healed halfway")
+RESTORE = "restore"  # only of a reinit that goes back to a checkpoint, between "compare" and "heal"
+OF_A_REINIT = ("connect", "compare", *OF_A_HEALING, "ready")
 ANY = "any"
 
 
@@ -33,8 +35,9 @@ def fail_at(folder: Path, worker: str, step: int, phase: str, number: int = sign
 
     `worker` may be ANY: whoever gets there first.  Returns the file that is there until the fault has struck.
     """
-    if phase not in PHASES + OF_A_REINIT:
-        raise ValueError(f"there is no phase {phase!r}; the phases are {', '.join(PHASES + OF_A_REINIT)}")
+    known = (*PHASES, *OF_A_REINIT, RESTORE)
+    if phase not in known:
+        raise ValueError(f"there is no phase {phase!r}; the phases are {', '.join(known)}")
     path = folder / f"{worker}.{step}.{phase}.fault"
     new = path.with_suffix(".new")
     new.write_text(json.dumps({"worker": worker, "step": step, "phase": phase, "signal": int(number)}))
@@ -55,7 +58,6 @@ class Injector:
         model.register_forward_pre_hook(self._on_forward)
         next(model.parameters()).register_hook(self._on_gradient)
         optimizer.register_step_post_hook(lambda *_: self.reach("optimizer", self._step()))
-        self._hook_transfers()
 
     def reach(self, phase: str, step: int) -> None:
         """This worker is at `phase`: die or stop, if that was asked for."""
@@ -67,8 +69,7 @@ class Injector:
                     os.kill(os.getpid(), fault["signal"])
 
     def _on_point(self, phase: str, step: int) -> None:
-        if phase not in ("heal", "be healed"):  # these strike later, in the middle of the transfer
-            self.reach(phase, step)
+        self.reach(phase, step)
 
     def _on_forward(self, *_: Any) -> None:
         """Only from an attempt's second micro-batch on: others are under way by then."""
@@ -79,19 +80,3 @@ class Injector:
 
     def _on_gradient(self, gradient: torch.Tensor) -> None:
         self.reach("backward", self._step())
-
-    def _hook_transfers(self) -> None:
-        """Die with the structure sent or received and the tensors not: in the middle of a healing."""
-        send, receive = healing._send_bytes, healing._receive_bytes
-
-        def send_and_die(*arguments: Any) -> int:
-            count = send(*arguments)
-            self.reach("heal", self._step())
-            return count
-
-        def receive_and_die(*arguments: Any) -> int:
-            count = receive(*arguments)
-            self.reach("be healed", 1 << 62)  # its own step says nothing: it is being replaced
-            return count
-
-        vars(healing).update(_send_bytes=send_and_die, _receive_bytes=receive_and_die)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reknit.rendezvous.records import Version
-from reknit.runtime.recovery.decision import Reaction, Row, Settling, decide, healing_pairs, reaction, settling
+from reknit.runtime.recovery.decision import Reaction, Row, Settling, decide, holders, reaction, settling
 
 SEVEN, EIGHT = Version(2, 7), Version(2, 8)
 
@@ -101,11 +101,11 @@ def test_settling() -> None:
     assert settling(SEVEN, row(None)) is Settling.HEAL
 
 
-def test_sources_take_turns_and_nobody_who_holds_the_decision_receives() -> None:
+def test_whoever_holds_the_decision_heals() -> None:
     column = [row(None), row(SEVEN, EIGHT), row(SEVEN), row(EIGHT), row(Version(1, 8))]
-    assert healing_pairs(EIGHT, column) == {0: 1, 2: 3, 4: 1}
-    assert healing_pairs(Version(9, 9), column) == {}
-    assert healing_pairs(SEVEN, []) == {}
+    assert holders(EIGHT, column) == [1, 3]
+    assert holders(Version(9, 9), column) == []
+    assert holders(SEVEN, []) == []
 
 
 @pytest.mark.parametrize(
