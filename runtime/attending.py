@@ -144,6 +144,10 @@ class Attending:
         station.events.write(told.event, worker.worker_id, told.generation, told.fields, told.moment)
         station.metrics.observe(told.event, worker.worker_id, told.generation, told.fields)
         step = told.fields.get("step")
+        if told.event == "checkpoint" and told.fields.get("complete") is True:
+            log.info("the checkpoint of step %s is complete", step)
+        elif told.event == "restored":
+            log.info("%s is back at step %s, from the checkpoint", worker.worker_id, step)
         if told.event == "committed" and isinstance(step, int):
             # What the workers of several hosts logged is not all here: no sums of it then.
             own = {k: v for k, v in told.fields.items() if isinstance(v, float)} if station.config.standalone else {}

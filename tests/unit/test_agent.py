@@ -65,6 +65,17 @@ def test_which_checkpoints_a_worker_could_restore_is_in_its_record(desk: Desk) -
         desk.dropped.clear()
 
 
+def test_a_complete_checkpoint_and_a_way_back_to_it_are_said(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    worker = desk.attach(peer("w0", 1))
+    with caplog.at_level("INFO"):
+        for event, more in (("checkpoint", {"complete": False}), ("checkpoint", {"complete": True}), ("restored", {})):
+            desk.say(worker, type="event", event=event, t=1.0, generation=1, step=300, **more)
+    assert [r.getMessage() for r in caplog.records if "300" in r.getMessage()] == [
+        "the checkpoint of step 300 is complete",
+        "w0 is back at step 300, from the checkpoint",
+    ]
+
+
 def _fail(*_: Any) -> None:
     raise RuntimeError("not to be handled")
 
