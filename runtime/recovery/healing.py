@@ -12,7 +12,7 @@ import collections
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -69,7 +69,7 @@ class Shipment(NamedTuple):
 
 
 def share_out(
-    missing: dict[int, Sequence[int]], sources: Sequence[int], failed: dict[tuple[int, int], int]
+    missing: Mapping[int, Sequence[int]], sources: Sequence[int], failed: dict[tuple[int, int], int]
 ) -> list[Shipment]:
     """Who sends which chunk to whom, in the order in which it is done.  Pure: every peer comes to the same.
 

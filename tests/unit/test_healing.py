@@ -201,7 +201,7 @@ def test_a_source_whose_state_is_laid_out_differently_takes_no_part() -> None:
 def test_what_may_differ_between_peers_comes_from_one() -> None:
     states = [trained(0) for _ in range(2)]
     for number, (_, model, _) in enumerate(states):
-        model[1].running_mean.fill_(number)  # type: ignore[index,operator,union-attr]
+        model[1].running_mean.fill_(number)  # type: ignore[index]
     packs = {rank: state.packed() for rank, (state, _, _) in enumerate(states)}
     assert packs[0].signature == packs[1].signature
     outcomes, _ = heal(Group(3), packs, {2: None})
