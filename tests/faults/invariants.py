@@ -65,7 +65,7 @@ def one_generation_at_a_time(events: Iterable[Event]) -> None:
 
 
 def intact_replicas_untouched(events: Sequence[Event]) -> None:
-    """2: a formation stands while nobody of it is lost or drains; its members keep their processes and group objects."""
+    """2: a formation stands while nobody of it is lost or drains; its members keep processes and group objects."""
     groups: dict[tuple[str, str], str] = {}
     for event, pid in with_pid(events):
         if event["event"] == "reinit_done":
