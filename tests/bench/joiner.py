@@ -45,13 +45,13 @@ def pauses(size: int, times: int) -> tuple[list[float], Spread]:
 
 def pause_of(join: Event, events: Sequence[Event]) -> float:
     """Of the worst survivor."""
-    gaps = []
+    gaps: list[float] = []
     for worker in {event["worker"] for event in events if event["event"] == "committed"} - {join["worker"]}:
         mine = [event for event in events if event["worker"] == worker and event["event"] == "committed"]
         before = [event["t"] for event in mine if event["t"] < join["t"]]
         after = [event["t"] for event in mine if event["t"] > join["t"] and worked_in(join["generation"])(event)]
         if before and after:
-            gaps.append(min(after) - max(before))
+            gaps.append(float(min(after) - max(before)))
     return max(gaps)
 
 
