@@ -88,7 +88,7 @@ class Session:
         self._members: dict[str, Member] = {}
         self._given: dict[str, tuple[Name, int]] = {}
         self._told: dict[str, Name] = {}
-        self._watches = Watches(store, candidacy.doubt)  # is the lease gone, too?
+        self._watches = Watches(store, candidacy.begin_anew)
 
     # ---------------------------------------------------------------- what the agent calls
 

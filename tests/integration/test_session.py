@@ -1001,6 +1001,24 @@ def test_after_a_wipe_that_was_shorter_than_a_lease_everybody_is_back_at_once_an
     world.close()
 
 
+def test_after_a_wipe_the_same_agent_leads_as_nobody_else_knows_who_sits_where(wait_until: Callable[..., None]) -> None:
+    store = MemoryStore()
+    world = World(lambda: store)
+    agents = running(world)
+    first = agents[0].session.state
+    assert first.leading
+    assert first.lease is not None
+    store.revoke(Lease(first.lease, 3))  # so that another one leads, which is told of the wipe later than the first
+    wait_until(lambda: any(agent.session.state.leading for agent in agents[1:]))
+    leader = next(agent for agent in agents[1:] if agent.session.state.leading)
+    wait_until(lambda: agents[0].session.state.leader == leader.agent_id and agents[0].session.written)
+    terms = len(leader.told(Elected))
+    store.wipe()
+    leader.wait_for(Elected, lambda _: len(leader.told(Elected)) > terms)
+    assert [agent.agent_id for agent in agents if agent.session.state.leading] == [leader.agent_id]
+    world.close()
+
+
 def test_a_full_etcd_freezes_what_is_written_but_not_what_is_deleted_and_it_is_said_once(
     small_etcd: EmbeddedEtcd, wait_until: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
