@@ -134,6 +134,22 @@ def test_wiped(ordeal: Ordeal) -> None:
     ordeal.check(up_to=ordeal.hosts.wait_strength(ordeal.replicas, since, timeout=START_SECONDS))
 
 
+def test_a_host_dies_while_etcd_is_down(ordeal: Ordeal, record_property: Record) -> None:
+    *_, doomed = ordeal.hosts.living
+    ordeal.etcd.only.kill()
+    at = ordeal.hosts.kill_node(doomed)
+    stay(AWAY)
+    ordeal.etcd.only.start()
+    ordeal.etcd.wait_healthy()
+    back = time.monotonic()
+    late = ordeal.hosts.gap(at) - (back - at)  # nobody tells that it is dead: it is asked, and does not answer
+    print(f"training {late:.2f} s after etcd's return")
+    record_property("after return", late)
+    ordeal.replicas -= 1
+    ordeal.check(up_to=ordeal.hosts.wait_strength(ordeal.replicas, at))
+    assert late < 2 * BACK, ordeal.hosts.generations(at)
+
+
 def test_the_job_finishes(ordeal: Ordeal) -> None:
     living = ordeal.hosts.living
     last = living[0].stop_soon()
