@@ -29,9 +29,14 @@ QUOTA = 8 << 20  # bytes
 def ordeal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ordeal]:
     folder = tmp_path_factory.mktemp("outages")
     with EtcdCluster(folder / "etcd", arguments=[f"--quota-backend-bytes={QUOTA}"]) as etcd:
-        # Nobody here dies of a fault of its own.
         hosts = Hosts(
-            folder, etcd.endpoint, replicas=str(REPLICAS + 1), pipe=PIPE, workers=PIPE, options=("--backoff", "0")
+            folder,
+            etcd.endpoint,
+            replicas=str(REPLICAS + 1),
+            pipe=PIPE,
+            workers=PIPE,
+            options=("--backoff", "0"),  # nobody here dies of a fault of its own
+            arguments=("--step-ms", "30"),
         )
         try:
             for _ in range(REPLICAS):
