@@ -243,6 +243,11 @@ class JobRun:
         _kill(pid, number)
         return pid
 
+    def kill_started(self, worker: str, number: int = signal.SIGKILL) -> None:
+        """Send a signal to a worker that may not have attached yet."""
+        started = [event["pid"] for event in self.of("worker_started", worker=worker)]
+        _kill(started[-1], number)
+
     def fail_at(self, worker: str, phase: str, step: int | None = None, number: int = signal.SIGKILL) -> Path:
         """Let `worker` send itself a signal when it is first at `phase` of `step` (by default: soon) or a later one."""
         self.poll()
