@@ -8,8 +8,8 @@ watch dies.
 streams of its parent.  So a process that imports this module starts others by exec only (`subprocess`, never
 `os.fork` or the fork method of `multiprocessing`); a store that finds itself in a forked child refuses to work.
 
-Together with its helpers `etcd_calls`, `etcd_watch` and `etcd_messages` this is the only importer of etcd3, grpc and
-protobuf.
+Together with its helpers `etcd_calls`, `etcd_connection`, `etcd_watch` and `etcd_messages` this is the only importer of
+etcd3, grpc and protobuf.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import Any
 
 from reknit.rendezvous.errors import LeaseLost, StoreError
 from reknit.rendezvous.store.endpoints import TlsFiles, parse_endpoints
-from reknit.rendezvous.store.etcd_calls import Connection, EtcdCalls, PermissionDenied
+from reknit.rendezvous.store.etcd_calls import EtcdCalls, PermissionDenied
+from reknit.rendezvous.store.etcd_connection import Connection
 from reknit.rendezvous.store.etcd_messages import rpc
 from reknit.rendezvous.store.etcd_watch import EtcdWatch, encode, key_range, to_entry, to_snapshot
 from reknit.rendezvous.store.protocol import (
