@@ -59,7 +59,8 @@ def after_event(member: Member, event: str, watch: Watch) -> Member:
     """The record after the worker told of an event: who has committed a step has moved on."""
     if event != "committed":
         return member
-    watch.stepped = True
+    if not watch.stepped:
+        watch.stepped, watch.limit = True, 0.0  # the limit so far was that of a first step
     return moved_on(member)
 
 

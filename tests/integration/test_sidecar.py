@@ -20,6 +20,7 @@ from reknit.rendezvous.keys import Keys
 from reknit.rendezvous.store.embedded import EmbeddedEtcd
 from reknit.rendezvous.store.etcd import EtcdStore
 from reknit.runtime.job import EXIT_ORPHAN
+from reknit.runtime.supervisor.restart import EXIT_RESTART
 
 START_SECONDS = 60.0
 
@@ -156,7 +157,7 @@ class Pair:
         self.wait_steps(5)
 
     def start_agent(self, name: str) -> None:
-        self.agents[name] = self.pods[name].agent(2, "--agent", name, "--detect", "5")
+        self.agents[name] = self.pods[name].agent(2, "--agent", name, "--detect", "5", "--hang", "3")
 
     def start_worker(self, name: str) -> None:
         self.workers[name] = self.pods[name].worker(f"w-{name}")
@@ -246,4 +247,22 @@ def test_an_agent_that_comes_back_later_than_its_lease_finds_its_worker_gone(pai
     pair.start_worker("a")
     pod.wait(lambda: pod.events("healed", worker="w-a"), "the new worker to be healed")
     assert pair.lease("a") not in (None, lease)
+    pair.finish()
+
+
+def test_a_worker_that_stopped_and_wakes_up_finds_itself_put_out(pair: Pair) -> None:
+    """Nobody kills it, as its agent did not start it; it ends by itself, and a fresh process takes its place."""
+    stopped = pair.workers["a"]
+    stopped.send_signal(signal.SIGSTOP)
+    try:
+        verdict = {"worker": "w-a", "verdict": "hung"}
+        pods = pair.pods.values()
+        pair.pods["b"].wait(lambda: any(pod.events("verdict", **verdict) for pod in pods), "the verdict", 20.0)
+        at = pair.step("b")
+        pair.pods["b"].wait(lambda: pair.step("b") > at + 5, "the other worker to train on alone", 10.0)
+    finally:
+        stopped.send_signal(signal.SIGCONT)
+    assert pair.pods["a"].wait_ends(stopped) == [EXIT_RESTART]
+    pair.start_worker("a")
+    pair.pods["a"].wait(lambda: pair.pods["a"].events("healed", worker="w-a"), "the new worker to be healed")
     pair.finish()

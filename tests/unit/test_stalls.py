@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -103,6 +104,15 @@ def test_before_its_first_step_silence_may_be_compilation_unless_the_process_is_
         )
     ]
     assert [each and each.limit for each in limits] == [300.0, 30.0, 90.0, 30.0]
+
+
+def test_the_patience_with_a_first_step_ends_with_it() -> None:
+    watch = Watch(100.0)
+    compiling = replace(stall(50.0), limit=300.0)
+    after_event(after_pulse(MEMBER, compiling, watch, 150.0), "committed", watch)
+    silent = after_silence(MEMBER, 3, watch, 30.0, False, 200.0)
+    assert silent.stall is not None
+    assert silent.stall.limit == 30.0
 
 
 def test_between_two_pulses_nobody_is_silent() -> None:
