@@ -70,27 +70,40 @@ def _state_and_parent(pid: int) -> tuple[str, int]:
     return state, int(parent)
 
 
-def why_no_agent(seen: Seen | None, job: str, uid: int | None = None) -> str:
-    """Why this is no agent of the job that user `uid` (None: we) may strike; empty if it is one."""
+def why_no_agent(seen: Seen | None, job: str, name: str = "", uid: int | None = None) -> str:
+    """Why this is no agent of the job that user `uid` (None: we) may strike; empty if it is one.
+
+    `name`: the agent's.  Two containers of one host name may each have an agent with the same process id.
+    """
     if (why := _why_not_ours(seen, uid)) or seen is None:
         return why
     arguments = seen.arguments
     runs = any(os.path.basename(word) == "reknit" or word == "reknit.runtime.cli" for word in arguments[:6])
-    named = f"--job={job}" in arguments or ("--job", job) in pairwise(arguments)
-    if not runs or not {"run", "agent"} & set(arguments) or not named:
+    jobs, names = _values("--job", arguments), _values("--agent", arguments)
+    own = job in jobs or (not jobs and "--standalone" in arguments)  # that one makes up its job's name
+    if not runs or not {"run", "agent"} & set(arguments) or not own:
         return f"process {seen.pid} is no agent of job {job}: it runs {' '.join(arguments)[:80] or 'nothing'}"
+    if name and names and name not in names:
+        return f"process {seen.pid} is agent {names[0]}, not {name}"
     return ""
 
 
-def why_no_worker(seen: Seen | None, worker_id: str, agent: int, uid: int | None = None) -> str:
-    """Why this is not the worker, kept by process `agent` (0: unknown), that `uid` may strike; empty if it is.
+def _values(option: str, arguments: tuple[str, ...]) -> list[str]:
+    """What the option was given, as `--option value` or `--option=value`."""
+    joined = [word.partition("=")[2] for word in arguments if word.startswith(f"{option}=")]
+    return [*joined, *(after for word, after in pairwise(arguments) if word == option)]
 
-    `reknit run` is an ancestor of its workers; a worker that came to a sidecar was started with its variables.
+
+def why_no_worker(seen: Seen | None, worker_id: str, agent: int, uid: int | None = None) -> str:
+    """Why this is not the worker, kept by process `agent` (0: by none here), that `uid` may strike; empty if it is.
+
+    `reknit run` is an ancestor of its workers, so `agent` must be known to be one: else any process of ours would do
+    that descends from it.  A worker that came to a sidecar was started with its variables.
     """
     if (why := _why_not_ours(seen, uid)) or seen is None:
         return why
     named = seen.environment.get("REKNIT_WORKER_ID", f"worker-{seen.pid}")
-    if agent in seen.ancestors or ("REKNIT_SOCKET" in seen.environment and named == worker_id):
+    if (agent and agent in seen.ancestors) or ("REKNIT_SOCKET" in seen.environment and named == worker_id):
         return ""
     return f"process {seen.pid} is not {worker_id}: it runs {' '.join(seen.arguments)[:80] or 'nothing'}"
 

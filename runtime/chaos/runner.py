@@ -219,7 +219,8 @@ class Striker:
             if member.host != self._host:
                 why = f"it is on host {member.host}, and this is {self._host}"
             else:
-                why = why_no_worker(look(member.pid), member.worker_id, agent.pid)
+                kept_by = 0 if self._why_not_agent(member.agent, job) else agent.pid
+                why = why_no_worker(look(member.pid), member.worker_id, kept_by)
             self._remember(key, member.worker_id, why)
         return self._known[key]
 
@@ -229,7 +230,7 @@ class Striker:
         if key not in self._known:
             why = f"it is on host {record.host}, and this is {self._host}"
             if record.host == self._host:
-                why = why_no_agent(look(record.pid), self._chaos.job)
+                why = why_no_agent(look(record.pid), self._chaos.job, name)
             self._remember(key, f"agent {name}", why)
         return self._known[key]
 
@@ -243,9 +244,11 @@ class Striker:
         agent = job.agents.get(fault.workers[0].agent)
         root = agent.pid if agent is not None else 0
         grip = Grip([*([root] if fault.agent else []), *(member.pid for member in fault.workers)])
-        reasons = [why_no_worker(look(member.pid), member.worker_id, root) for member in fault.workers]
+        doubt = why_no_agent(look(root), self._chaos.job, agent.agent) if agent is not None else "it has no record"
+        kept_by = 0 if doubt else root
+        reasons = [why_no_worker(look(member.pid), member.worker_id, kept_by) for member in fault.workers]
         if fault.agent:
-            reasons.append(why_no_agent(look(root), self._chaos.job))
+            reasons.append(doubt)
         if grip.missing or any(reasons):
             grip.close()  # it is ending by itself: the records will say so
             return
