@@ -41,7 +41,8 @@ def read_pulse(message: Mapping[str, Any], worker_id: str) -> Stall:
 
 def after_pulse(member: Member, pulse: Stall, watch: Watch, now: float) -> Member:
     """The record after a pulse; the same object if it tells as much already.  Notes in `watch` what was said."""
-    watch.limit = pulse.limit
+    if pulse.seconds > 0:  # else it tells that the phase is over, and its limit with it
+        watch.limit = pulse.limit
     if pulse.seconds < pulse.limit * WRITTEN_PART:
         return moved_on(member)
     if member.stall is not None and _same(member.stall, pulse, now - watch.written):

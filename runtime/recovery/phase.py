@@ -113,7 +113,10 @@ class Watch:
         self._worked = 0.0  # when it was last seen doing anything else, for longer than a moment
 
     def look(self, now: float, moment: float) -> Stuck | None:
-        """What the thread has been at for longer than a `moment` (seconds); None if for less."""
+        """What the thread is at, and for how long without a break; None if it got on within a `moment` (seconds).
+
+        Short phases that follow each other without any progress are told of, too: silence would look like a hang.
+        """
         phase = self._phase
         at, excuse = phase.at, phase.excuse
         if now - phase.progress < moment:
@@ -133,9 +136,7 @@ class Watch:
             since = max(at.since, self._idle, over)
             if now - since >= moment:
                 self._worked = now
-        if now - since < moment:
-            return None
-        return Stuck(name, kind, now - since, limit_of(kind, self._hang, tuple(phase.step_seconds)))
+        return Stuck(name, kind, max(0.0, now - since), limit_of(kind, self._hang, tuple(phase.step_seconds)))
 
 
 def kind_of(at: At, excuse: Excuse | None, files: Sequence[str], now: float) -> str:

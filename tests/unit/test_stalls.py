@@ -110,6 +110,7 @@ def test_the_patience_with_a_first_step_ends_with_it() -> None:
     watch = Watch(100.0)
     compiling = replace(stall(50.0), limit=300.0)
     after_event(after_pulse(MEMBER, compiling, watch, 150.0), "committed", watch)
+    after_pulse(MEMBER, replace(compiling, seconds=0.0), watch, 151.0)  # what the pulse says of it when it is over
     silent = after_silence(MEMBER, 3, watch, 30.0, False, 200.0)
     assert silent.stall is not None
     assert silent.stall.limit == 30.0
