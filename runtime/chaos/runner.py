@@ -115,6 +115,7 @@ class Striker:
         self._running: tuple[int, float] | None = None  # the generation in which all were ready, and since when
         self._known: dict[tuple[str, str, int], str] = {}  # why a process may not be struck; empty: it may
         self._quiet_since = self._began
+        self._waiting = ""
         self._greeted = False
         self.strikes: list[Strike] = []
         self.why = ""
@@ -181,7 +182,6 @@ class Striker:
             self.strikes[-1] = replace(strike, outcome=RECOVERED, seconds=taken)
             where = "" if plan is None else f", replicas: {len(plan.replicas)}: {plan.reason}"
             self._say(f"recovered in {taken:.2f} s: generation {job.generation}{where}")
-            self._quiet_since = now
             return
         lost = plan is not None and plan.state == LOST
         if lost or taken > self._chaos.deadline:
@@ -256,18 +256,27 @@ class Striker:
         self.strikes.append(Strike(moment, fault, job.generation))
         self._say(f"{describe(fault)} in generation {job.generation}")
         if fault.kind == STOP:
+            self._let_go()
             self._stopped.append(grip)
         else:
             grip.close()
 
+    def _let_go(self) -> None:
+        """Forget what was stopped once and has ended since."""
+        ended = [grip for grip in self._stopped if grip.all_ended()]
+        self._stopped = [grip for grip in self._stopped if grip not in ended]
+        for grip in ended:
+            grip.close()
+
     def _wait(self, hold: Hold, now: float) -> None:
+        """Say for what it waits, if that lasts."""
+        if hold.reason != self._waiting:
+            self._waiting, self._quiet_since = hold.reason, now
         if hold.reason:
             self.why = hold.reason
-        else:
-            self._quiet_since = now
-        if now - self._quiet_since > _PATIENT_SECONDS and hold.reason:
-            self._quiet_since = now + 5 * _PATIENT_SECONDS
-            self._say(f"waiting: {hold.reason}")
+            if now - self._quiet_since > _PATIENT_SECONDS:
+                self._quiet_since = now + 5 * _PATIENT_SECONDS
+                self._say(f"waiting: {hold.reason}")
 
 
 def summary(job: Job, host: str) -> str:
