@@ -112,6 +112,8 @@ def new_member(peer: Peer, agent: str, host: str, before: Member | None = None) 
         torn=reader.generation("torn", known.torn),
         committed=reader.version("committed") if "committed" in peer.hello else known.committed,
         prepared=reader.version("prepared") if "prepared" in peer.hello else known.prepared,
+        gone=_names(reader, "gone") if "gone" in peer.hello else known.gone,
+        absent=_names(reader, "absent") if "absent" in peer.hello else known.absent,
     )
 
 
@@ -143,9 +145,13 @@ def after_report(member: Member, message: Mapping[str, Any]) -> Member:
                 committed=reader.version("committed"),
                 prepared=reader.version("prepared"),
                 pristine=reader.flag("pristine"),
-                gone=reader.items("gone", lambda item: decode_name(item, reader.what)),
-                absent=reader.items("absent", lambda item: decode_name(item, reader.what)),
+                gone=_names(reader, "gone"),
+                absent=_names(reader, "absent"),
             )
         case "finished":
             return replace(member, finished=True)
     return member
+
+
+def _names(reader: Reader, key: str) -> tuple[Name, ...]:
+    return reader.items(key, lambda item: decode_name(item, reader.what))

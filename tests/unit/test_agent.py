@@ -203,9 +203,11 @@ def test_what_a_worker_had_said_is_not_forgotten_if_its_greeting_does_not_repeat
 
 def test_a_new_agent_learns_from_the_greeting_who_its_workers_are(desk: Desk) -> None:
     desk.agent.take(HeadSeen(head(7)))
-    desk.attach(peer("w0", 1, coordinate=1, finished=True, **REPORTED))
+    evidence: dict[str, Any] = {"gone": [["w1", "a"]], "absent": [["w2", "b"]]}
+    desk.attach(peer("w0", 1, coordinate=1, finished=True, **evidence, **REPORTED))
     member = desk.agent._session._members["w0"]
     assert (member.coordinate, member.finished, member.ready) == (1, True, 6)
+    assert (member.gone, member.absent) == ((Name("w1", "a"),), (Name("w2", "b"),))
     assert desk.agent.station.workers["w0"].finished
     assert [said["type"] for _, said in desk.sent] == ["plan"]
 
