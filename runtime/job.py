@@ -443,6 +443,7 @@ class Job:
     def _finish(self) -> None:
         """The loop has ended: stay until all have made the last step (rule 15), taking part in every comparison."""
         last = self.state.step
+        self.phase.enter("its end")  # on this thread: the one that trained may be over
         if self._settings.events:
             digest = self.state.digest()
             self.telling.event(

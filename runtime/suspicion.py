@@ -13,6 +13,8 @@ from reknit.rendezvous.parts import View
 from reknit.rendezvous.records import Member, Name
 
 AGAIN = 1.0  # seconds until the same agent is accused anew
+RARELY = 10.0  # ... at most, as who still waits may wait for minutes for one that is busy, and leases end meanwhile
+PART = 1 / 4  # ... and in between, of the time that it has waited
 
 
 @dataclass(frozen=True)
@@ -71,19 +73,19 @@ def suspects(
     found: dict[str, Suspect] = {}
     moments: list[float] = []
     for one in sorted(waiting, key=lambda each: (each.since, each.worker_id)):
-        due = one.since + accuse_after
+        due, pause = one.since + accuse_after, min(RARELY, max(AGAIN, PART * (now - one.since)))
         if now < due:
             moments.append(due)
             continue
         for agent, reason in _doubted(one, agents, leader):
             if not agent or agent == own or agent in found:
                 continue
-            again = accused_at.get(agent, float("-inf")) + AGAIN
+            again = accused_at.get(agent, float("-inf")) + pause
             if now < again:
                 moments.append(again)
             else:
                 found[agent] = Suspect(agent, one.generation, reason)
-        moments.append(now + AGAIN)
+        moments.append(now + pause)
     return list(found.values()), min(moments, default=None)
 
 

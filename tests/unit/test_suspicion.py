@@ -44,6 +44,12 @@ def test_each_is_accused_once_and_again_every_second() -> None:
     assert doubted(lone(gone=(C,)), two, now=101.1, b=100.1, c=100.2) == (["b"], 101.2)
 
 
+def test_who_waits_for_long_asks_less_often() -> None:
+    assert doubted(lone(), now=120.0, b=116.0) == ([], 121.0)
+    assert doubted(lone(), now=121.0, b=115.0) == (["b"], 126.25)
+    assert doubted(lone(), now=700.0, b=690.0) == (["b"], 710.0)
+
+
 def test_who_has_no_known_agent_is_not_accused() -> None:
     assert doubted(lone(gone=(Name("x", "1"),)), now=101.0, leader=None)[0] == []
 
