@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from reknit.rendezvous.eviction import forgiven
 from reknit.rendezvous.evidence import weigh
+from reknit.rendezvous.holders import wait_for_holders
 from reknit.rendezvous.places import Places, newest_complete, places_for
 from reknit.rendezvous.records import FINISHED, LOST, WAITING, Member, Name, Plan, Spec, Version
 from reknit.rendezvous.successor import plan_of
@@ -55,7 +56,7 @@ def next_plan(
     patience: Patience,
     findings: Findings = NOTHING_FOUND,
 ) -> Outcome:
-    """Decide on the next generation.  The rules in order: a finish, losses, an undecided comparison, reports, changes.
+    """Decide on the next generation, by the first of `RULES` that applies.
 
     Level-triggered: once what it returns is published, the same observations lead to nothing more.
     """
@@ -212,7 +213,7 @@ def _change(view: View, places: Places) -> str:
     return "; ".join(part for part in parts if part) or "places changed"
 
 
-RULES = (refuse, finish, losses, undecided, reports, planned)
+RULES = (refuse, finish, wait_for_holders, losses, undecided, reports, planned)
 
 
 def _publish(

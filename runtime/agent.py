@@ -43,6 +43,7 @@ from reknit.runtime.vigil import Vigil
 log = logging.getLogger("reknit.agent")
 
 CONNECT_SECONDS = 10.0  # for etcd to be there at the start
+HOLDERS = 60  # times `detect`: so long a leader waits for a silent host with which the job's state would be lost
 
 
 class _Stop:
@@ -84,7 +85,7 @@ class Agent:
         ladder, put = config.ladder, self._inbox.put
         timing = Timing(ttl=ladder.lease, keepalive=ladder.keepalive, answer=ladder.answer)
         self._session = Session(store, config.job, config.agent, put, timing)
-        patience = Patience(ladder.join_window, ladder.report_grace)
+        patience = Patience(ladder.join_window, ladder.report_grace, holders=HOLDERS * ladder.detect)
         judge = Judge(put)
         self._leader = Leader(store, config.job, self._session, patience=patience, detect=ladder.detect, judge=judge)
         self.station = Station(config, self._session, events, path, put)
