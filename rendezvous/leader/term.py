@@ -182,7 +182,7 @@ class Term:
         outcome = next_plan(observed, spec, previous, now, self._patience, findings)
         candidates = self._candidates(previous, observed, resting)
         if outcome.plan is None and outcome.again is None:
-            asked = self._fresh_starts.recall(previous, observed, now) or self._fresh_starts.restart(
+            asked = self._fresh_starts.recall(previous, observed) or self._fresh_starts.restart(
                 previous, observed, candidates, self.assignments, spec, now
             )
             outcome = asked or outcome

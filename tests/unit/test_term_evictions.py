@@ -167,17 +167,29 @@ def test_offences_are_forgotten_after_a_long_time_in_a_place(desk: Desk) -> None
     assert dict(desk.plan.offences) == {}
 
 
-def test_one_that_was_put_out_and_did_not_hear_of_it_is_asked_again_later(desk: Desk) -> None:
+def test_one_that_was_put_out_and_did_not_hear_of_it_is_asked_by_every_plan_until_it_is_gone(desk: Desk) -> None:
     put_out(desk)
     ran = [replace(m, ready=2) for m in RAN[:2]]
-    assert desk.look(29.0, *ran, RAN[2]) == 2  # the newest plan asks it
-    assert desk.look(30.0, ran[0], RAN[2]) == 3  # this one does not
-    assert set(desk.plan.restart) == set()
+    assert desk.look(29.0, *ran, RAN[2]) == 2
+    assert desk.look(30.0, ran[0], RAN[2]) == 3
+    assert desk.plan.restart == (RAN[2].name,)
+    desk.begin()
     ran = [replace(RAN[0], ready=3)]
     assert desk.look(31.0, *ran, RAN[2]) == 3
-    assert desk.look(40.0, *ran, RAN[2]) == 4
-    assert desk.plan.restart == (RAN[2].name,)
-    assert desk.look(60.0, replace(RAN[0], ready=4), RAN[2]) == 4
+    for now in (60.0, 61.0):
+        desk.look(now, *ran, replace(RAN[2], dead=True), member(5))
+    assert (desk.plan.generation, desk.plan.restart) == (4, ())
+
+
+def test_of_several_that_come_back_one_after_the_other_the_newest_plan_asks_all(desk: Desk) -> None:
+    """An agent whose watch was interrupted sees only the newest plan."""
+    assert desk.look(3.0, RAN[0]) == 2
+    ran = replace(RAN[0], ready=2)
+    assert desk.look(4.0, ran, RAN[1]) == 3
+    ran = replace(RAN[0], ready=3)
+    assert desk.look(5.0, ran, RAN[1], RAN[2]) == 4
+    assert desk.plan.restart == (RAN[1].name, RAN[2].name)
+    assert desk.look(60.0, replace(RAN[0], ready=4), RAN[1], RAN[2]) == 4
 
 
 def test_rests_double_up_to_a_limit_and_a_raised_count_begins_a_new_one() -> None:
