@@ -54,7 +54,8 @@ class Findings:
     `evict`: processes to put out now, each with the sentence that says why; `resting`: worker ids that get no new
     place for now; `causes`: why a lost process is lost; `lost_at`: when (seconds, the clock of `now`) this leader last
     published a plan whose outcome said `loss`; `missed`: since when (likewise) nothing is heard of processes, which may
-    be gone, or only cut off from the store.
+    be gone, or only cut off from the store; `settles`: until when (likewise) those who live may have more to say than
+    their records do, after an outage of the store.
     """
 
     evict: Mapping[Name, str] = field(default_factory=dict)
@@ -62,6 +63,7 @@ class Findings:
     causes: Mapping[Name, str] = field(default_factory=dict)
     lost_at: float = -math.inf
     missed: Mapping[Name, float] = field(default_factory=dict)
+    settles: float = -math.inf
 
 
 NOTHING_FOUND = Findings()

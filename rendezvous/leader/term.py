@@ -176,9 +176,10 @@ class Term:
         self._cooling.see(dict(previous.offences), {name.worker_id for name in previous.names}, now)
         previous = forgiven(previous, self._cooling.forgiven(now))
         resting = self._cooling.resting(now)
-        hung = self._judging.hung(observed, previous, now)
+        settles = self._tenure.settles(now)
+        hung = self._judging.hung(observed, previous, now, settles)
         missed = self._missing.see(previous, observed, now)
-        findings = Findings(hung, resting.keys(), causes, self._lost_at, missed)
+        findings = Findings(hung, resting.keys(), causes, self._lost_at, missed, min(settles, now + LOOK))
         outcome = next_plan(observed, spec, previous, now, self._patience, findings)
         candidates = self._candidates(previous, observed, resting)
         if outcome.plan is None and outcome.again is None:
