@@ -43,6 +43,9 @@ from reknit.runtime.vigil import Vigil
 log = logging.getLogger("reknit.agent")
 
 CONNECT_SECONDS = 10.0  # for etcd to be there at the start
+# Seconds for whom a report names to be shown to live, or not: after an outage of the store an agent is not asked before
+# everybody has had a second to come back.
+SHOWN_TO_LIVE = 2.0
 HOLDERS = 60  # times `detect`: so long a leader waits for a silent host with which the job's state would be lost
 
 
@@ -85,7 +88,9 @@ class Agent:
         ladder, put = config.ladder, self._inbox.put
         timing = Timing(ttl=ladder.lease, keepalive=ladder.keepalive, answer=ladder.answer)
         self._session = Session(store, config.job, config.agent, put, timing)
-        patience = Patience(ladder.join_window, ladder.report_grace, holders=HOLDERS * ladder.detect)
+        patience = Patience(
+            ladder.join_window, ladder.report_grace, answer=SHOWN_TO_LIVE, holders=HOLDERS * ladder.detect
+        )
         judge = Judge(put)
         self._leader = Leader(store, config.job, self._session, patience=patience, detect=ladder.detect, judge=judge)
         self.station = Station(config, self._session, events, path, put)
