@@ -76,6 +76,7 @@ class Candidacy:
         self._campaign_at = 0.0
         self._led = False  # whether this agent is the last that led, as far as is known
         self._make_way_until = 0.0
+        self._joining = False
         self.lease: Lease | None = None
         self.contact: Contact | None = None
         self.down_since: float | None = None
@@ -88,6 +89,10 @@ class Candidacy:
         self.lease, self.contact = lease, Contact(float(lease.ttl), asked)
         self.counters["leases_adopted"] += 1
         self._emit(LeaseGranted(lease.id, float(lease.ttl), False))
+
+    def join(self) -> None:
+        """Note that there may be others, whose leases may just have ended together.  Before `start`."""
+        self._joining = True
 
     def start(self) -> None:
         """Start the thread."""
@@ -213,6 +218,8 @@ class Candidacy:
         with self._condition:
             self.lease = lease
             before = self.contact or Contact(float(lease.ttl), asked)
+            if self._joining and not again:  # of an outage before its time it knows nothing
+                before = before.end(now)
             self.contact = before.renew(asked, now, float(lease.ttl))
             self.counters["leases_granted"] += 1
         self._use(lease)

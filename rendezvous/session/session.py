@@ -170,6 +170,7 @@ class Session:
 
         Raises StoreUnavailable after `timeout` seconds.
         """
+        self._candidacy.join()
         return self._opening.look_back(timeout)
 
     def adopt(self, host: str, *, timeout: float = 10.0) -> list[Member]:
