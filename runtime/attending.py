@@ -23,6 +23,7 @@ from reknit.runtime.supervisor.supervisor import Exited, Failed, Started
 
 log = logging.getLogger("reknit.agent")
 
+LINGERS = 10  # times the hang time: so long a script that gave up by an exception may take to save what it has, and end
 RETURN_SECONDS = 2.0  # an agent that is back hears of its living workers within milliseconds
 
 
@@ -43,12 +44,18 @@ class Attending:
                 self._station.workers[member.worker_id] = worker
 
     def next_timer(self) -> float | None:
-        """When to give up the next worker that does not come (monotonic)."""
-        return min((w.expected for w in self._station.workers.values() if w.expected is not None), default=None)
+        """When to give up the next worker that does not come, or does not go (monotonic)."""
+        due = (moment for w in self._station.workers.values() for moment in (w.expected, w.ends_by))
+        return min((moment for moment in due if moment is not None), default=None)
 
     def run_timers(self, now: float) -> None:
-        """Who has not come back died while this agent was away."""
+        """Who has not come back died while this agent was away; who has given up, and stays, hangs in its end."""
         for worker in self._station.workers.values():
+            if worker.ends_by is not None and worker.ends_by <= now:
+                worker.ends_by = None
+                if self._station.keeper is not None and worker.peer is not None:
+                    log.warning("%s has given up, but its process does not end: it is ended", worker.worker_id)
+                    self._station.keeper.kill(worker, self._station.config.ladder.kill_delay)
             if worker.expected is not None and worker.expected <= now:
                 worker.expected, worker.lost_at = None, now
                 self._station.session.bury(worker.worker_id)
@@ -104,7 +111,7 @@ class Attending:
         kind = str(item.message.get("type"))
         worker.watch.heard = time.monotonic()
         if kind == "gone":  # it will exit; the others need not wait until it has
-            worker.gone = True
+            worker.gone, worker.ends_by = True, worker.watch.heard + LINGERS * station.config.ladder.hang
             station.session.bury(worker.worker_id)
         try:
             member = self._after(worker, worker.member, kind, item.message)

@@ -22,7 +22,7 @@ class Worker:
     """A worker's slot on this host.  `peer`, `member`, `view` and `watch` belong to the present process.
 
     `left_at`: when it last said that it left a generation.  `expected`: until when (monotonic) a process that was
-    attached to an earlier life of this agent may come back.
+    attached to an earlier life of this agent may come back.  `ends_by`: when one that takes no part any more is ended.
     """
 
     worker_id: str
@@ -34,6 +34,7 @@ class Worker:
     watch: Watch = field(default_factory=lambda: Watch(0.0))
     left_at: float = 0.0
     expected: float | None = None
+    ends_by: float | None = None
     exited: Exited | None = None
     attached_once: bool = False
     finished: bool = False
@@ -47,7 +48,7 @@ class Worker:
         """A new process takes this slot."""
         self.pid = self.peer = self.member = self.view = self.exited = self.lost_at = self.restart_at = None
         self.finished = self.gone = False
-        self.expected = None
+        self.expected = self.ends_by = None
 
     @property
     def name(self) -> Name | None:

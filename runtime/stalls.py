@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from reknit.rendezvous.codec import read_stall
-from reknit.rendezvous.records import BUSY, SILENT, Member, Stall
+from reknit.rendezvous.records import BUSY, LONG, SILENT, Member, Stall
 from reknit.runtime.config import SILENCE
 
 WRITTEN_PART = 1 / 6  # of the limit
@@ -25,13 +25,15 @@ class Watch:
     """What an agent knows of how one process gets on, beside its record.
 
     `heard`: when it last said anything.  `written`: when the stall in its record was put there.  `limit`: the newest
-    that it said.  `stepped`: whether it has committed a step in this process.
+    that it said.  `stepped`: whether it has committed a step in this process.  `excused`: whether its newest pulse told
+    of a phase that it has announced.
     """
 
     heard: float
     written: float = 0.0
     limit: float = 0.0
     stepped: bool = False
+    excused: bool = False
 
 
 def read_pulse(message: Mapping[str, Any], worker_id: str) -> Stall:
@@ -41,6 +43,7 @@ def read_pulse(message: Mapping[str, Any], worker_id: str) -> Stall:
 
 def after_pulse(member: Member, pulse: Stall, watch: Watch, now: float) -> Member:
     """The record after a pulse; the same object if it tells as much already.  Notes in `watch` what was said."""
+    watch.excused = pulse.kind == LONG and pulse.seconds > 0
     if pulse.seconds > 0:  # else it tells that the phase is over, and its limit with it
         watch.limit = pulse.limit
     if pulse.seconds < pulse.limit * WRITTEN_PART:
@@ -83,10 +86,12 @@ def after_silence(member: Member, generation: int, watch: Watch, hang: float, st
     """The record of a worker that has a place: nothing was heard of it for long, so nobody knows what it is at.
 
     `generation`: in which it has its place.  `stopped`: the kernel says that the process is stopped, so it compiles
-    nothing, whatever it was at.
+    nothing, whatever it was at.  Else what it has announced may well hold the interpreter.
     """
     seconds = now - watch.heard
     if seconds < silence_after(hang) or (member.stall is not None and member.stall.kind == SILENT):
+        return member
+    if watch.excused and not stopped:
         return member
     phase = "its process is stopped" if stopped else "it says nothing any more"
     usual = hang if stopped or watch.stepped else hang * COMPILATION

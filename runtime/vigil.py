@@ -36,7 +36,9 @@ class Vigil:
     def next_timer(self) -> float | None:
         """When something will be due (monotonic)."""
         hang = self._station.config.ladder.hang
-        silences = [w.watch.heard + silence_after(hang) for w in self._watched() if not _is_silent(w)]
+        # Who is excused is looked at whenever the loop comes round.
+        awaited = [w for w in self._watched() if not _is_silent(w) and not w.watch.excused]
+        silences = [w.watch.heard + silence_after(hang) for w in awaited]
         return min([*silences, *([] if self._again is None else [self._again])], default=None)
 
     def turn(self, now: float) -> None:

@@ -116,6 +116,17 @@ def test_the_patience_with_a_first_step_ends_with_it() -> None:
     assert silent.stall.limit == 30.0
 
 
+def test_what_was_announced_may_hold_the_interpreter_but_not_stop_the_process() -> None:
+    watch = Watch(100.0, stepped=True)
+    evaluating = after_pulse(MEMBER, stall(1.0, LONG), watch, 100.0)
+    assert after_silence(evaluating, 3, watch, 30.0, False, 200.0) is evaluating
+    stopped = after_silence(evaluating, 3, watch, 30.0, True, 200.0)
+    assert stopped.stall is not None
+    assert (stopped.stall.kind, stopped.stall.limit) == (SILENT, 30.0)
+    over = after_pulse(evaluating, stall(0.0, LONG), watch, 201.0)
+    assert after_silence(over, 3, watch, 30.0, False, 300.0).stall is not None
+
+
 def test_between_two_pulses_nobody_is_silent() -> None:
     assert (silence_after(3.0), silence_after(60.0)) == (2.5, 10.0)
 

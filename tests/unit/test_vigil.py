@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.unit.desk import Desk, head, peer
@@ -17,8 +17,10 @@ from reknit.rendezvous.parts import View
 from reknit.rendezvous.records import FINISHED, SILENT, WAITS, Member, Name, Place, Replica, Version
 from reknit.rendezvous.session.events import Accused, Assigned, HeadSeen, ViewFetched
 from reknit.rendezvous.store.protocol import Entry
+from reknit.runtime.fleet import Worker
 from reknit.runtime.ipc.server import Peer, PeerEvent
 from reknit.runtime.judging import Judged
+from reknit.runtime.keeper import Keeper
 
 OWN, OTHER = Name("w0", "a"), Name("v0", "z")
 
@@ -97,6 +99,30 @@ def test_who_says_that_it_takes_no_part_any_more_counts_as_dead(desk: Desk) -> N
     assert desk.record("w0").dead
 
 
+class Killer:
+    """A keeper, as far as it is needed."""
+
+    def __init__(self) -> None:
+        self.killed: list[tuple[str, float]] = []
+
+    def kill(self, worker: Worker, grace: float) -> None:
+        self.killed.append((worker.worker_id, grace))
+
+
+def test_who_has_given_up_and_hangs_in_its_end_is_ended(desk: Desk) -> None:
+    who, killer = place(desk), Killer()
+    desk.agent.station.keeper = cast(Keeper, killer)
+    attending, ladder = desk.agent.attending, desk.agent.station.config.ladder
+    desk.say(who, type="gone")
+    said = desk.agent.station.workers["w0"].watch.heard
+    assert attending.next_timer() == said + 10 * ladder.hang
+    attending.run_timers(said + 10 * ladder.hang - 0.1)
+    assert killer.killed == []
+    attending.run_timers(said + 10 * ladder.hang)
+    assert killer.killed == [("w0", ladder.kill_delay)]
+    assert attending.next_timer() is None
+
+
 def test_the_kernels_word_on_the_process_is_in_the_record(desk: Desk) -> None:
     desk.attach(peer("w0", 1))
     assert desk.record("w0").pid == 4001
@@ -169,6 +195,17 @@ def test_who_has_a_place_and_says_nothing_is_silent(desk: Desk) -> None:
     assert vigil.next_timer() is None
     desk.tell(who, pulse("busy", 1.0))
     assert desk.record("w0").stall is None
+
+
+def test_who_has_announced_a_long_phase_is_not_missed_in_it(desk: Desk) -> None:
+    who = place(desk)
+    desk.tell(who, pulse("long", 1.0))
+    vigil, heard = desk.agent.vigil, desk.agent.station.workers["w0"].watch.heard
+    assert vigil.next_timer() is None
+    vigil.run_timers(heard + 100.0)
+    assert desk.record("w0").stall is None
+    desk.tell(who, pulse("long", 0.0))  # it is over
+    assert vigil.next_timer() == desk.agent.station.workers["w0"].watch.heard + 5.0
 
 
 def test_an_agent_that_was_stopped_itself_knows_of_no_silence(desk: Desk) -> None:
