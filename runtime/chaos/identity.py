@@ -82,7 +82,7 @@ def why_no_agent(seen: Seen | None, job: str, name: str = "", uid: int | None = 
     jobs, names = _values("--job", arguments), _values("--agent", arguments)
     own = job in jobs or (not jobs and "--standalone" in arguments)  # that one makes up its job's name
     if not runs or not {"run", "agent"} & set(arguments) or not own:
-        return f"process {seen.pid} is no agent of job {job}: it runs {' '.join(arguments)[:80] or 'nothing'}"
+        return f"process {seen.pid} is no agent of job {job}: it runs {_program(seen)}"
     if name and names and name not in names:
         return f"process {seen.pid} is agent {names[0]}, not {name}"
     return ""
@@ -105,7 +105,7 @@ def why_no_worker(seen: Seen | None, worker_id: str, agent: int, uid: int | None
     named = seen.environment.get("REKNIT_WORKER_ID", f"worker-{seen.pid}")
     if (agent and agent in seen.ancestors) or ("REKNIT_SOCKET" in seen.environment and named == worker_id):
         return ""
-    return f"process {seen.pid} is not {worker_id}: it runs {' '.join(seen.arguments)[:80] or 'nothing'}"
+    return f"process {seen.pid} is not {worker_id}: it runs {_program(seen)}"
 
 
 def _why_not_ours(seen: Seen | None, uid: int | None) -> str:
@@ -114,3 +114,10 @@ def _why_not_ours(seen: Seen | None, uid: int | None) -> str:
     if seen.uid != (os.getuid() if uid is None else uid):
         return f"process {seen.pid} belongs to another user"
     return ""
+
+
+def _program(seen: Seen) -> str:
+    """What it runs, for people: no options, since a password may be among them."""
+    words = [os.path.basename(word)[:40] for word in seen.arguments[:2] if not word.startswith("-")]
+    interpreter = bool(words) and words[0].startswith("python")
+    return " ".join(words[: 2 if interpreter else 1]) or "nothing"

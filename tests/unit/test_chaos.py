@@ -155,6 +155,17 @@ def test_a_worker_is_its_agents_descendant_or_was_started_for_its_socket() -> No
     assert why_no_worker(Seen(5, 1, ("vim",), ancestors=(4, 0)), "w", 0, 1) == "process 5 is not w: it runs vim"
 
 
+def test_what_a_process_was_told_is_not_shown() -> None:
+    for arguments, shown in (
+        (("/usr/bin/mysql", "-psecret", "secret"), "mysql"),
+        (("/usr/bin/python3", "/home/me/train.py", "secret"), "python3 train.py"),
+        (("python3", "-c", "secret"), "python3"),
+        ((), "nothing"),
+    ):
+        assert why_no_worker(Seen(5, 1, arguments), "w", 3, 1) == f"process 5 is not w: it runs {shown}"
+        assert why_no_agent(Seen(5, 1, arguments), "j", "a", 1) == f"process 5 is no agent of job j: it runs {shown}"
+
+
 class Watched:
     """A job that stands still."""
 
