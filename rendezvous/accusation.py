@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reknit.rendezvous.codec import Reader, dumps, loads
+from reknit.rendezvous.codec import Reader, clipped, dumps, loads
 from reknit.rendezvous.keys import check_name
 from reknit.rendezvous.records import FORMAT
 
@@ -40,7 +40,7 @@ class AgentRecord:
 
 def encode_accusation(accusation: Accusation) -> bytes:
     """An accusation's value; the accused is named by its key."""
-    told = {"by": accusation.by, "generation": accusation.generation, "reason": accusation.reason}
+    told = {"by": accusation.by, "generation": accusation.generation, "reason": clipped(accusation.reason)}
     return dumps({"format": FORMAT, **told, "unanswered": accusation.unanswered})
 
 

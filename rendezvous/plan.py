@@ -17,6 +17,7 @@ from reknit.rendezvous.places import Places, newest_complete, places_for
 from reknit.rendezvous.records import FINISHED, LOST, WAITING, Member, Name, Plan, Spec, Version
 from reknit.rendezvous.successor import plan_of
 from reknit.rendezvous.view import (
+    NAMED,
     NOTHING_FOUND,
     Findings,
     Observed,
@@ -121,8 +122,9 @@ def _why_lost(view: View) -> str:
     for name in view.lost.keys() - view.evicted.keys():
         by_cause[view.findings.causes.get(name, "")].append(name)
     parts = [f"lost {some(names)}" + f": {cause}" * bool(cause) for cause, names in sorted(by_cause.items())]
-    sentences = dict.fromkeys(view.evicted.values())
-    return "; ".join([*parts, *sentences])
+    told = [*parts, *dict.fromkeys(view.evicted.values())]
+    more = len(told) - NAMED
+    return "; ".join(told[:NAMED]) + f"; and {more} more cause{'s' * (more > 1)}" * (more > 0)
 
 
 def _settled(view: View) -> bool:

@@ -74,6 +74,18 @@ places = st.builds(Place, names, words, addresses, small, words)
 agents = st.from_regex(NAME, fullmatch=True)
 
 
+def test_whatever_a_reason_tells_of_everybody_can_read_the_plan_and_the_accusation() -> None:
+    long = "a worker was put out; " * 1000
+    plan = Plan(7, long, WAITING)
+    raw, found = parts.encode(plan)
+    head = parts.decode_head(raw)
+    assert long.startswith(head.reason.removesuffix(" ..."))
+    assert len(head.reason) == codec.LONGEST
+    assert parts.decode_whole(head, found) == replace(plan, reason=head.reason)
+    accusation = Accusation("agent", "another", 7, long)
+    assert decode_accusation(encode_accusation(accusation), "accusations/agent").reason == head.reason
+
+
 @st.composite
 def plans(draw: Any) -> Plan:
     size = draw(st.integers(1, 3))
