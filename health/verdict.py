@@ -65,26 +65,27 @@ def judge(observations: Sequence[Observation]) -> list[Verdict]:
 
     Never all holders of a coordinate's state are hung: the last one is spared, as its state would go with it.
     """
-    late = [o for o in observations if _lateness(o, observations) >= 1]
+    waiters = [o for o in observations if o.doing is not None and o.doing.kind == WAITS and not o.gone]
+    late = [o for o in observations if _lateness(o, waiters) >= 1]
     hung: set[str] = set()
     for suspect in sorted(late, key=_patience):
         if any(_relieves(other, suspect) for other in observations if other.worker not in hung):
             hung.add(suspect.worker)
-    return [_verdict(o, observations, hung) for o in observations]
+    return [_verdict(o, waiters, hung) for o in observations]
 
 
-def _verdict(observed: Observation, everybody: Sequence[Observation], hung: set[str]) -> Verdict:
+def _verdict(observed: Observation, waiters: Sequence[Observation], hung: set[str]) -> Verdict:
     if observed.gone:
         return Verdict(observed.worker, GONE, f"{observed.worker} is gone")
-    lateness = _lateness(observed, everybody)
+    lateness = _lateness(observed, waiters)
     if observed.worker in hung:
-        return Verdict(observed.worker, HUNG, f"{observed.worker} hangs: {_sentence(observed, everybody)}")
+        return Verdict(observed.worker, HUNG, f"{observed.worker} hangs: {_sentence(observed, waiters)}")
     if lateness >= 1:
         alone = "; it is left, as nobody else holds the state of its coordinate"
-        sentence = f"{observed.worker} seems to hang: {_sentence(observed, everybody)}{alone}"
+        sentence = f"{observed.worker} seems to hang: {_sentence(observed, waiters)}{alone}"
         return Verdict(observed.worker, SLOW, sentence, spared=True)
     if lateness >= SLOW_PART:
-        return Verdict(observed.worker, SLOW, f"{observed.worker} is slow: {_sentence(observed, everybody)}")
+        return Verdict(observed.worker, SLOW, f"{observed.worker} is slow: {_sentence(observed, waiters)}")
     if observed.draining:
         return Verdict(observed.worker, DRAINING, f"{observed.worker} is draining")
     if observed.doing is not None and observed.doing.kind == LONG:
@@ -92,23 +93,23 @@ def _verdict(observed: Observation, everybody: Sequence[Observation], hung: set[
     return Verdict(observed.worker, ALIVE, f"{observed.worker} is well")
 
 
-def _lateness(observed: Observation, everybody: Sequence[Observation]) -> float:
+def _lateness(observed: Observation, waiters: Sequence[Observation]) -> float:
     """How much of its limit the others have waited for it; 0 for one that is not judged."""
-    own, waiting = observed.doing, _waiting(observed, everybody)
-    if observed.gone or own is None or own.kind not in (BUSY, SILENT) or not waiting:
+    own = observed.doing
+    if observed.gone or own is None or own.kind not in (BUSY, SILENT) or not (waiting := _waiting(own, waiters)):
         return 0.0
     limit = max(own.limit, *(doing.limit for _, doing in waiting))
     waited = min(own.seconds, max(doing.seconds for _, doing in waiting))
     return waited / limit if limit > 0 else 1.0
 
 
-def _waiting(observed: Observation, everybody: Sequence[Observation]) -> list[tuple[str, Doing]]:
-    others = ((o.worker, o.doing) for o in everybody if o.worker != observed.worker and not o.gone)
-    step = observed.doing.step if observed.doing is not None else 0
+def _waiting(own: Doing, waiters: Sequence[Observation]) -> list[tuple[str, Doing]]:
+    """Those of the waiters who wait for one that is at `own`, which is no waiting itself."""
+    found = ((other.worker, other.doing) for other in waiters)
     return [
         (worker, doing)
-        for worker, doing in others
-        if doing is not None and doing.kind == WAITS and (not doing.finished or step < doing.step)
+        for worker, doing in found
+        if doing is not None and (not doing.finished or own.step < doing.step)
     ]
 
 
@@ -124,9 +125,10 @@ def _relieves(other: Observation, suspect: Observation) -> bool:
     return same and (other.holds or not suspect.holds)
 
 
-def _sentence(observed: Observation, everybody: Sequence[Observation]) -> str:
-    own, waiting = observed.doing, _waiting(observed, everybody)
+def _sentence(observed: Observation, waiters: Sequence[Observation]) -> str:
+    own = observed.doing
     assert own is not None
+    waiting = _waiting(own, waiters)
     names = sorted(worker for worker, _ in waiting)
     listed = ", ".join(names[:NAMED]) + f" and {len(names) - NAMED} more" * (len(names) > NAMED)
     at = f"in {own.phase}" if own.kind == BUSY else f"silent ({own.phase})"
