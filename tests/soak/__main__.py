@@ -34,7 +34,8 @@ DEATH_SECONDS = 5.0  # as in all fault tests, from a death to the next commit
 KINDS = ("kill", "stop", "node")
 EVERY_SECONDS, LEAST_PER_MINUTE = 6.0, 6
 MOST_MEMORY = 16.0  # megabytes
-MOST_DESCRIPTORS, MOST_THREADS = 4, 4  # far less than one for each of the generations that a long life sees
+# Whoever hosts a group's store holds a few more; this is far less than one for each generation of a long life.
+MOST_DESCRIPTORS, MOST_THREADS = 8, 8
 
 
 class Soak:
