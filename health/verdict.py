@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-ALIVE, SLOW, HUNG, DRAINING, GONE = "alive", "slow", "hung", "draining", "gone"
+ALIVE, SLOW, HUNG, DRAINING = "alive", "slow", "hung", "draining"
 WAITS, BUSY, LONG, SILENT = "waits", "busy", "long", "silent"
 SLOW_PART = 1 / 6  # of the limit
 NAMED = 3  # who waits is listed up to this many
@@ -37,7 +37,7 @@ class Doing:
 
 @dataclass(frozen=True)
 class Observation:
-    """One worker that has a place.  `doing` None: nothing that takes long.
+    """One living worker that has a place.  `doing` None: nothing that takes long.
 
     `coordinate`: workers of the same coordinate hold the same state; `holds`: it has that state (a newcomer may not).
     """
@@ -47,7 +47,6 @@ class Observation:
     doing: Doing | None = None
     holds: bool = True
     draining: bool = False
-    gone: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def judge(observations: Sequence[Observation]) -> list[Verdict]:
 
     Never all holders of a coordinate's state are hung: the last one is spared, as its state would go with it.
     """
-    waiters = [o for o in observations if o.doing is not None and o.doing.kind == WAITS and not o.gone]
+    waiters = [o for o in observations if o.doing is not None and o.doing.kind == WAITS]
     late = [o for o in observations if _lateness(o, waiters) >= 1]
     hung: set[str] = set()
     for suspect in sorted(late, key=_patience):
@@ -75,8 +74,6 @@ def judge(observations: Sequence[Observation]) -> list[Verdict]:
 
 
 def _verdict(observed: Observation, waiters: Sequence[Observation], hung: set[str]) -> Verdict:
-    if observed.gone:
-        return Verdict(observed.worker, GONE, f"{observed.worker} is gone")
     lateness = _lateness(observed, waiters)
     if observed.worker in hung:
         return Verdict(observed.worker, HUNG, f"{observed.worker} hangs: {_sentence(observed, waiters)}")
@@ -96,7 +93,7 @@ def _verdict(observed: Observation, waiters: Sequence[Observation], hung: set[st
 def _lateness(observed: Observation, waiters: Sequence[Observation]) -> float:
     """How much of its limit the others have waited for it; 0 for one that is not judged."""
     own = observed.doing
-    if observed.gone or own is None or own.kind not in (BUSY, SILENT) or not (waiting := _waiting(own, waiters)):
+    if own is None or own.kind not in (BUSY, SILENT) or not (waiting := _waiting(own, waiters)):
         return 0.0
     limit = max(own.limit, *(doing.limit for _, doing in waiting))
     waited = min(own.seconds, max(doing.seconds for _, doing in waiting))
@@ -121,7 +118,7 @@ def _patience(observed: Observation) -> tuple[float, float, str]:
 
 def _relieves(other: Observation, suspect: Observation) -> bool:
     """Whether `other` keeps the state of the suspect's coordinate when the suspect is put out."""
-    same = other.worker != suspect.worker and other.coordinate == suspect.coordinate and not other.gone
+    same = other.worker != suspect.worker and other.coordinate == suspect.coordinate
     return same and (other.holds or not suspect.holds)
 
 

@@ -13,7 +13,6 @@ from reknit.health.verdict import (
     ALIVE,
     BUSY,
     DRAINING,
-    GONE,
     HUNG,
     LONG,
     SILENT,
@@ -102,12 +101,6 @@ def test_a_newcomer_that_hangs_takes_no_state_along() -> None:
     assert states(holder, newcomer) == [ALIVE, HUNG]
 
 
-def test_the_gone_neither_wait_nor_relieve() -> None:
-    assert states(one("a", doing(WAITS, 40), gone=True), one("b", doing(BUSY, 40))) == [GONE, ALIVE]
-    waits, culprit = one("c", doing(WAITS, 40), 1), one("b", doing(BUSY, 40))
-    assert states(waits, culprit, one("a", gone=True)) == [ALIVE, SLOW, GONE]
-
-
 def test_who_drains_may_hang_too() -> None:
     waits = one("a", doing(WAITS, 40))
     assert states(waits, one("b", draining=True)) == [ALIVE, DRAINING]
@@ -131,7 +124,6 @@ somebody = st.builds(
     st.none() | doings,
     holds=st.booleans(),
     draining=st.booleans(),
-    gone=st.booleans(),
 )
 jobs = st.lists(somebody, max_size=8).map(lambda job: [replace(o, worker=f"w{i}") for i, o in enumerate(job)])
 
@@ -148,7 +140,6 @@ def test_each_gets_one_verdict_and_only_who_does_not_wait_can_be_hung(job: list[
         if verdict.state in (SLOW, HUNG):
             assert observed.doing is not None
             assert observed.doing.kind in (BUSY, SILENT)
-            assert not observed.gone
         assert verdict.worker in verdict.reason
 
 
@@ -163,7 +154,7 @@ def test_no_coordinate_loses_its_last_worker_nor_its_last_holder(job: list[Obser
     verdicts = judged(job)
     for coordinate in range(3):
         for among in (lambda o: True, lambda o: o.holds):
-            before = [o for o in job if o.coordinate == coordinate and not o.gone and among(o)]
+            before = [o for o in job if o.coordinate == coordinate and among(o)]
             after = [o for o in before if verdicts[o.worker].state != HUNG]
             assert after or not before
 
