@@ -5,10 +5,21 @@ itself: whoever waits in a collective is a victim.  So only a worker is judged f
 wait itself, and that has not announced a long phase.  It is slow at first, and hung when the others have waited for it
 for so long as no step of theirs explains: what they have waited for somebody else before is not its fault.  A worker of
 which nothing is observed is well.
+
+Within a replica it is not as clear who waits.  With NCCL a stage whose script asks for a number (`loss.item()`) waits
+for its device, and that for the stage's neighbour: from outside the one looks as BUSY as the other.  So a BUSY worker
+is judged only for as long as each of its mates may have waited for it: by WAITING, or by being BUSY itself, but for
+less long.  Beside a mate that is SILENT, in a LONG phase, or BUSY for longer it is spared, until that one gets on or
+is out.
+
+What this cannot tell: which of two mates that became BUSY at once, as their attempt began, lets the other wait.  Then
+it guesses, and a healthy process may be put out first; never both, so the other one is judged when somebody waits for
+it again.  Nor can it tell a stage whose own device hangs from one whose device waits.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -40,6 +51,7 @@ class Observation:
     """One living worker that has a place.  `doing` None: nothing that takes long.
 
     `coordinate`: workers of the same coordinate hold the same state; `holds`: it has that state (a newcomer may not).
+    `replica`: workers of the same one are mates, who wait for each other within a step; None for one without mates.
     """
 
     worker: str
@@ -47,6 +59,7 @@ class Observation:
     doing: Doing | None = None
     holds: bool = True
     draining: bool = False
+    replica: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,17 +77,43 @@ def judge(observations: Sequence[Observation]) -> list[Verdict]:
 
     Never all holders of a coordinate's state are hung: the last one is spared, as its state would go with it.
     """
-    waiters = [o for o in observations if o.doing is not None and o.doing.kind == WAITS]
-    late = [o for o in observations if _lateness(o, waiters) >= 1]
+    job = _Job(observations)
+    lateness = [_lateness(o, job) for o in observations]
+    late = [o for o, part in zip(observations, lateness, strict=True) if part >= 1]
     hung: set[str] = set()
     for suspect in sorted(late, key=_patience):
         if any(_relieves(other, suspect) for other in observations if other.worker not in hung):
             hung.add(suspect.worker)
-    return [_verdict(o, waiters, hung) for o in observations]
+    waiters = job.waiters
+    return [_verdict(o, part, waiters, hung) for o, part in zip(observations, lateness, strict=True)]
 
 
-def _verdict(observed: Observation, waiters: Sequence[Observation], hung: set[str]) -> Verdict:
-    lateness = _lateness(observed, waiters)
+class _Job:
+    """All observations, and who among them waits, or belongs together."""
+
+    def __init__(self, observations: Sequence[Observation]) -> None:
+        self._observations = observations
+        self.waiters = [o for o in observations if o.doing is not None and o.doing.kind == WAITS]
+        self._replicas: defaultdict[int, list[Observation]] = defaultdict(list)
+        for observed in observations:
+            if observed.replica is not None:
+                self._replicas[observed.replica].append(observed)
+
+    def mates(self, observed: Observation) -> list[Observation]:
+        """Whom it may wait for within its replica: not one that has no state yet, or has made the step already."""
+        own, found = observed.doing, []
+        for mate in self._replicas[observed.replica] if observed.replica is not None else ():
+            ahead = own is not None and mate.doing is not None and mate.doing.step > own.step
+            if mate.worker != observed.worker and mate.holds and not ahead:
+                found.append(mate)
+        return found
+
+    def can_do_without(self, observed: Observation) -> bool:
+        """Whether the state of its coordinate would not go with it."""
+        return any(_relieves(other, observed) for other in self._observations)
+
+
+def _verdict(observed: Observation, lateness: float, waiters: Sequence[Observation], hung: set[str]) -> Verdict:
     if observed.worker in hung:
         return Verdict(observed.worker, HUNG, f"{observed.worker} hangs: {_sentence(observed, waiters)}")
     if lateness >= 1:
@@ -90,14 +129,30 @@ def _verdict(observed: Observation, waiters: Sequence[Observation], hung: set[st
     return Verdict(observed.worker, ALIVE, f"{observed.worker} is well")
 
 
-def _lateness(observed: Observation, waiters: Sequence[Observation]) -> float:
+def _lateness(observed: Observation, job: _Job) -> float:
     """How much of its limit the others have waited for it; 0 for one that is not judged."""
     own = observed.doing
-    if own is None or own.kind not in (BUSY, SILENT) or not (waiting := _waiting(own, waiters)):
+    if own is None or own.kind not in (BUSY, SILENT) or not (waiting := _waiting(own, job.waiters)):
         return 0.0
     limit = max(own.limit, *(doing.limit for _, doing in waiting))
     waited = min(own.seconds, max(doing.seconds for _, doing in waiting))
+    if own.kind == BUSY:
+        for mate in job.mates(observed):
+            doing = mate.doing
+            if doing is None or doing.kind in (SILENT, LONG) or _is_at_fault_first(mate, observed, job):
+                return 0.0
+            if doing.kind == BUSY:  # it may still have the patience of a first step, which both wait for
+                limit = max(limit, doing.limit)
+            waited = min(waited, doing.seconds)
     return waited / limit if limit > 0 else 1.0
+
+
+def _is_at_fault_first(mate: Observation, observed: Observation, job: _Job) -> bool:
+    """Whether of two who are BUSY the mate is looked at first: for longer, and somebody could take its place."""
+    own, other = observed.doing, mate.doing
+    if own is None or other is None or other.kind != BUSY:
+        return False
+    return (-other.seconds, mate.worker) < (-own.seconds, observed.worker) and job.can_do_without(mate)
 
 
 def _waiting(own: Doing, waiters: Sequence[Observation]) -> list[tuple[str, Doing]]:

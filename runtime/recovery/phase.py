@@ -149,7 +149,11 @@ def kind_of(at: At, excuse: Excuse | None, files: Sequence[str], now: float) -> 
 
 
 def waits_in(file: str, scope: str) -> bool:
-    """Whether a thread whose innermost frame is in this file waits for others."""
+    """Whether a thread whose innermost frame is in this file waits for others.
+
+    A thread that waits for its device (`loss.item()`, torch.cuda.synchronize) does not: the device may compute, hang,
+    or wait for another stage's, which no frame tells.  `health.verdict` spares it as long as a mate may be at fault.
+    """
     if file.startswith(WORKING):
         return False
     return file.startswith(WAITING) or (scope == PATIENT and file.startswith(OURS))

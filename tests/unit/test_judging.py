@@ -63,4 +63,5 @@ def test_coordinates_and_who_holds_their_state_come_from_the_plan_and_the_record
     _, observations = observe(job, plan("a", "b", "c", "d", size=2), 100.0)
     assert [each.worker for each in observations] == ["a", "b", "c"]  # the dead neither wait nor hold anything
     assert [each.coordinate for each in observations] == [0, 1, 0]
+    assert [each.replica for each in observations] == [0, 0, 1]
     assert [each.holds for each in observations] == [True, True, False]
