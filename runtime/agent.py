@@ -56,6 +56,10 @@ class _Stop:
         self.number = number
 
 
+class _Turn:
+    """All that had come in before this was put in has been taken in: what is due may be done."""
+
+
 def run(config: Config) -> int:
     """Run the job's part on this host to its end; returns the exit code.  Raises ReknitError if it can't begin."""
     logs.set_up(config.log_json)
@@ -85,6 +89,7 @@ class Agent:
     def __init__(self, config: Config, store: Store, events: EventLog, path: Path) -> None:
         self._config = config
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._awaits_its_turn = False
         ladder, put = config.ladder, self._inbox.put
         timing = Timing(ttl=ladder.lease, keepalive=ladder.keepalive, answer=ladder.answer)
         self._session = Session(store, config.job, config.agent, put, timing)
@@ -187,10 +192,15 @@ class Agent:
         if item is not None:
             self.take(item)
         self._say_how_it_goes(now)
-        if self._inbox.empty():  # what has come in may show that what seems due is not
+        # What has come in may show that what seems due is not; on a busy host something comes in all the time.
+        if isinstance(item, _Turn) or self._inbox.empty():
+            self._awaits_its_turn = False
             for part in parts:
                 if part is not None:
                     part.run_timers(now)
+        elif not self._awaits_its_turn:
+            self._awaits_its_turn = True
+            self._inbox.put(_Turn())
         if station.deadline is not None and now >= station.deadline:
             station.deadline = None
 

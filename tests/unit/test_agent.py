@@ -232,6 +232,30 @@ def test_workers_are_told_the_jobs_shape_and_not_this_agents_wish(tmp_path: Path
     assert (settings.max_replicas, settings.axes) == (9, Axes(2, 3))
 
 
+# ---------------------------------------------------------------- the clock
+
+
+def test_what_is_due_is_done_when_all_that_had_come_in_is_taken_in_though_more_has_come(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, took, ran = desk.agent, list[object](), list[list[object]]()
+    monkeypatch.setattr(agent, "take", took.append)
+    monkeypatch.setattr(
+        agent.vigil, "run_timers", lambda now: ran.append([one for one in took if isinstance(one, str)])
+    )
+    for one in "abc":
+        agent._inbox.put(one)
+    for one in "def":  # there is always more
+        agent._take_one()
+        agent._inbox.put(one)
+    assert ran == []
+    agent._take_one()
+    assert ran == [["a", "b", "c"]]
+    while not agent._inbox.empty():
+        agent._take_one()
+    assert ran[1:] == [["a", "b", "c", "d", "e", "f"]]
+
+
 # ---------------------------------------------------------------- the keeper
 
 
