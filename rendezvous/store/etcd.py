@@ -156,6 +156,16 @@ class EtcdStore:
             )
         return int(answer.TTL)
 
+    def time_to_live(self, lease: Lease, *, timeout: float | None = None) -> int | None:
+        """Return the whole seconds that the lease has yet, or None, see `Store.time_to_live`."""
+        request = rpc.LeaseTimeToLiveRequest(ID=lease.id)
+        doing = f"a question about lease {lease.id:x}"
+        try:
+            answer = self._calls.call(lambda c: c.lease.LeaseTimeToLive, request, doing, timeout)
+        except LeaseLost:
+            return None
+        return None if answer.TTL < 0 else int(answer.TTL)  # etcd reports one that is gone as -1
+
     def revoke(self, lease: Lease, *, timeout: float | None = None) -> None:
         """End the lease and delete its keys, see `Store.revoke`."""
         request = rpc.LeaseRevokeRequest(ID=lease.id)
