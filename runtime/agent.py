@@ -129,7 +129,6 @@ class Agent:
         self._take_over()
         self._leader.spec = self._session.propose_spec(config.spec)
         self.plans.settings = worker_settings(config, self._leader.spec)
-        self._leader.earlier = self.plans.earlier = self._session.look_back()
         http = station.metrics.serve()
         station.event(
             "agent_started",
@@ -146,10 +145,11 @@ class Agent:
         if config.standalone and config.spec.wanted == 1:
             log.warning("with one replica nobody else holds its state: a killed worker ends the job (--replicas 2)")
         self._session.set_agent(AgentRecord(config.agent, socket.gethostname(), os.getpid(), http))
+        if station.keeper is not None:
+            station.keeper.open()  # its workers need seconds to come, which the look back may take as well
+        self._leader.earlier = self.plans.earlier = self._session.look_back()
         self._session.start()
         self._leader.start()
-        if station.keeper is not None:
-            station.keeper.open()
 
     def _take_over(self) -> None:
         """An earlier life of this agent may have left its lease standing: its workers are still there, or orphans."""

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 
 from reknit.rendezvous.accusation import decode_agent
 from reknit.rendezvous.codec import decode_member, decode_spec, encode_spec
-from reknit.rendezvous.earlier import earlier_generation
 from reknit.rendezvous.errors import LeaseLost, ReknitError, StoreUnavailable
 from reknit.rendezvous.keys import Keys
-from reknit.rendezvous.parts import decode_head
 from reknit.rendezvous.records import Member, Spec
 from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.store.protocol import Compare, Lease, Put, Store
@@ -66,14 +64,6 @@ class Opening:
         if standing != spec:
             logger.info("the job has a spec already, which is used: %s", standing)
         return standing
-
-    def look_back(self, timeout: float) -> int:
-        """See `Session.look_back`."""
-        found = self._store.list(self._keys.members, timeout=timeout).entries
-        entry = self._store.get(self._keys.head, timeout=timeout)
-        head = None if entry is None else self._rejected.read(entry, decode_head)
-        members = (self._rejected.read(found_entry, decode_member) for found_entry in found if found_entry.lease)
-        return earlier_generation(head, [member for member in members if member is not None])
 
     def earlier_lease(self, host: str, timeout: float) -> Lease | None:
         """The lease on which an earlier life of this agent, on the same host, left its record; None if there is none.

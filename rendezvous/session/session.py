@@ -23,6 +23,7 @@ from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.session.accusations import Accuser, Responder
 from reknit.rendezvous.session.candidacy import Candidacy, Timing
 from reknit.rendezvous.session.events import Assigned, HeadSeen, SessionEvent
+from reknit.rendezvous.session.looking_back import LookingBack
 from reknit.rendezvous.session.mirror import Mirror
 from reknit.rendezvous.session.opening import Opening, SpecMismatchError
 from reknit.rendezvous.session.views import ViewFetcher
@@ -168,10 +169,13 @@ class Session:
     def look_back(self, *, timeout: float = 10.0) -> int:
         """The newest generation of an earlier run of this job, 0 for none; call it before `start`, it waits.
 
-        Raises StoreUnavailable after `timeout` seconds.
+        Where something is left of a run it takes until one of its agents has renewed its lease, or, if none does, about
+        a lease and a half; after `adopt` has found something it takes a moment.  Raises StoreUnavailable when the store
+        has not answered for `timeout` seconds.
         """
         self._candidacy.join()
-        return self._opening.look_back(timeout)
+        back = LookingBack(self._store, self._keys, self._rejected, self._timing.ttl, timeout)
+        return back.earlier(patient=self._candidacy.lease is None)
 
     def adopt(self, host: str, *, timeout: float = 10.0) -> list[Member]:
         """Go on with the lease of an earlier life of this agent on `host`; call it before `start`, it waits.
