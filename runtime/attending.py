@@ -89,6 +89,8 @@ class Attending:
         now = time.monotonic()
         worker.peer, worker.member, worker.attached_once, worker.finished = peer, member, True, member.finished
         worker.watch, worker.left_at = Watch(now), now
+        if member.dead:
+            self._note_gone(worker, now)
         station.event("attached", worker.worker_id, pid=peer.pid, incarnation=peer.incarnation)
         if station.finished and station.head is not None:  # it came too late: as a member it would begin the job anew
             self._plans.send_view(worker, View(station.head))
@@ -111,7 +113,7 @@ class Attending:
         kind = str(item.message.get("type"))
         worker.watch.heard = time.monotonic()
         if kind == "gone":  # it will exit; the others need not wait until it has
-            worker.gone, worker.ends_by = True, worker.watch.heard + LINGERS * station.config.ladder.hang
+            self._note_gone(worker, worker.watch.heard)
             station.session.bury(worker.worker_id)
         try:
             member = self._after(worker, worker.member, kind, item.message)
@@ -122,6 +124,10 @@ class Attending:
         if not worker.gone:
             worker.finished = member.finished
             self.declare(worker, member)
+
+    def _note_gone(self, worker: Worker, now: float) -> None:
+        """It takes no part any more, and will soon exit."""
+        worker.gone, worker.ends_by = True, now + LINGERS * self._station.config.ladder.hang
 
     def _after(self, worker: Worker, member: Member, kind: str, message: Mapping[str, Any]) -> Member:
         """The record after a message."""

@@ -93,14 +93,14 @@ def why_not(worker: Worker, peer: Peer, kept: bool) -> str:
 def new_member(peer: Peer, agent: str, host: str, before: Member | None = None) -> Member:
     """The record of a worker that has just attached.
 
-    If it was attached `before`, or to an agent that is no more, its greeting says what it has reported since.
-    Raises RecordError if its greeting does not fit.
+    If it was attached `before`, or to an agent that is no more, its greeting says what it has reported since.  One that
+    has said that it takes no part any more counts as dead.  Raises RecordError if its greeting does not fit.
     """
     reader = Reader(peer.hello, f"the greeting of {peer.worker_id}")
     address = checked_address(reader.text("address"), reader.what)
     known = Member(peer.worker_id, peer.incarnation, agent, host, address, pid=max(0, peer.pid))
     if before is not None and before.name == known.name:
-        known = replace(moved_on(before), address=address, pid=known.pid, dead=False)
+        known = replace(moved_on(before), address=address, pid=known.pid)
     return replace(
         known,
         coordinate=known.coordinate if known.coordinate is not None else reader.optional_number("coordinate"),
@@ -115,6 +115,7 @@ def new_member(peer: Peer, agent: str, host: str, before: Member | None = None) 
         prepared=reader.version("prepared") if "prepared" in peer.hello else known.prepared,
         gone=_names(reader, "gone") if "gone" in peer.hello else known.gone,
         absent=_names(reader, "absent") if "absent" in peer.hello else known.absent,
+        dead=reader.flag("over", False),
     )
 
 

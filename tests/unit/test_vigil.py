@@ -99,6 +99,22 @@ def test_who_says_that_it_takes_no_part_any_more_counts_as_dead(desk: Desk) -> N
     assert desk.record("w0").dead
 
 
+def test_who_takes_no_part_any_more_is_dead_to_an_agent_that_comes_back_too(desk: Desk) -> None:
+    buried = Member("w0", "a", "agent", "host", "127.0.0.1:5000", coordinate=0, dead=True)
+    desk.agent._session._members["w0"] = buried
+    desk.agent.attending.expect([buried], time.monotonic())
+    who = desk.attach(peer("w0", 1, coordinate=0, over=True))
+    assert desk.record("w0").dead
+    desk.tell(who, pulse(WAITS, 20.0))
+    leave(desk, who)
+    desk.agent.take(Accused(Accusation("agent", "far", 7, "why")))
+    assert desk.record("w0").dead
+    assert desk.agent.station.workers["w0"].ends_by is not None
+    desk.agent.take(PeerEvent("closed", who))
+    desk.attach(peer("w0", 2, "b"))
+    assert not desk.record("w0").dead
+
+
 class Killer:
     """A keeper, as far as it is needed."""
 
