@@ -27,7 +27,7 @@ from reknit.rendezvous.parts import Head, Peer, decode_head, decode_peers, parts
 from reknit.rendezvous.records import FINISHED, LOST, Member
 from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.session.calling import somebody_answers
-from reknit.rendezvous.session.election import RENEWALS, RETURN
+from reknit.rendezvous.session.election import RETURN
 from reknit.rendezvous.store.protocol import Entry, Lease, Store
 
 logger = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class LookingBack:
 
     def _goes_on_unseen(self, found: _Found, patient: bool) -> bool:
         """Whether workers of a run that has no records go on to answer at the addresses in its plan."""
-        deadline = self._clock() + (self._ttl / RENEWALS + 2 * RETURN if patient else 0.0)
+        deadline = self._clock() + (self._ttl + 2 * RETURN if patient else 0.0)
         addresses = self._addresses(found) - {member.address for member in found.members}
         while addresses and self._call(addresses):
             if self._clock() >= deadline:

@@ -169,8 +169,8 @@ class Session:
     def look_back(self, *, timeout: float = 10.0) -> int:
         """The newest generation of an earlier run of this job, 0 for none; call it before `start`, it waits.
 
-        Where something is left of a run it takes until one of its agents has renewed its lease, or, if none does, about
-        a lease and a half; after `adopt` has found something it takes a moment.  Raises StoreUnavailable when the store
+        Where something is left of a run it takes until one of its agents has renewed its lease, or, if none does, up
+        to two leases; after `adopt` has found something it takes a moment.  Raises StoreUnavailable when the store
         has not answered for `timeout` seconds.
         """
         self._candidacy.join()
