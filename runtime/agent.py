@@ -209,7 +209,7 @@ class Agent:
         workers = [worker for worker in station.workers.values() if worker.peer is not None]
         running = station.head is not None and station.head.replicas > 0
         finished = sum(worker.finished for worker in workers)
-        sentence = station.progress.sentence(now, running, len(workers), finished)
+        sentence = station.progress.sentence(now, running, len(workers), finished, self.vigil.held_up)
         if sentence is not None and station.ending is None:
             log.info("%s", sentence)
 

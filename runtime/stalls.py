@@ -16,7 +16,7 @@ from reknit.rendezvous.records import BUSY, LONG, SILENT, Member, Stall
 from reknit.runtime.config import SILENCE
 
 WRITTEN_PART = 1 / 6  # of the limit
-COMPILATION = 10  # before its first step in this process a worker may take so many times longer
+COMPILATION = 10  # before its first step in this process a worker may take so many times longer; so may a start
 SLACK = 2.0  # seconds: two stalls of one phase are the same if their beginnings differ by less
 
 
@@ -26,7 +26,7 @@ class Watch:
 
     `heard`: when it last said anything.  `written`: when the stall in its record was put there.  `limit`: the newest
     that it said.  `stepped`: whether it has committed a step in this process.  `excused`: whether its newest pulse told
-    of a phase that it has announced.
+    of a phase that it has announced.  `named`: whether it was said that it is held up.
     """
 
     heard: float
@@ -34,6 +34,7 @@ class Watch:
     limit: float = 0.0
     stepped: bool = False
     excused: bool = False
+    named: bool = False
 
 
 def read_pulse(message: Mapping[str, Any], worker_id: str) -> Stall:
@@ -99,6 +100,24 @@ def after_silence(member: Member, generation: int, watch: Watch, hang: float, st
     step = member.committed.step if member.committed is not None else 0
     watch.written = now
     return replace(member, stall=Stall(generation, step, phase, SILENT, seconds, limit))
+
+
+def held_up(member: Member, watch: Watch, hang: float, now: float) -> str | None:
+    """What keeps a worker that has no place from getting one, as a sentence; None if it has not lasted for long.
+
+    Nobody waits for it, so it is not judged: but one that has been BUSY, or SILENT, for longer than any start may take
+    will perhaps never come.
+    """
+    stall, limit = member.stall, hang * COMPILATION
+    if watch.excused:
+        return None
+    if stall is not None and stall.kind == BUSY:
+        seconds, limit = stall.seconds + now - watch.written, max(limit, stall.limit)
+        at = stall.phase if stall.phase.startswith("building") else f"busy ({stall.phase})"
+        said = f"{member.worker_id} has been {at}"
+    else:
+        seconds, said = now - watch.heard, f"{member.worker_id} has said nothing"
+    return f"{said} for {seconds:.0f} s" if seconds >= limit else None
 
 
 def silence_after(hang: float) -> float:

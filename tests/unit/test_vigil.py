@@ -237,6 +237,47 @@ def test_an_agent_that_was_stopped_itself_knows_of_no_silence(desk: Desk) -> Non
     assert desk.record("w0").stall is not None
 
 
+# ---------------------------------------------------------------- before a place
+
+
+def building(seconds: float, **more: Any) -> dict[str, Any]:
+    return {**pulse("busy", seconds, "building its model"), "limit": 300.0, **more}
+
+
+def test_who_has_no_place_and_does_not_come_is_named_once(desk: Desk, caplog: Any) -> None:
+    place(desk)
+    late = desk.attach(peer("w1", 2))
+    desk.attach(peer("w2", 3))  # has not been told yet what to build
+    desk.agent.take(Assigned("w1", "a", 0))
+    vigil, workers = desk.agent.vigil, desk.agent.station.workers
+    desk.tell(late, building(60.0))
+    written = workers["w1"].watch.written
+    vigil.run_timers(written + 239.0)
+    assert vigil.held_up == []
+    for seconds in (240.0, 260.0):
+        vigil.run_timers(written + seconds)
+    assert vigil.held_up == ["w1 has been building its model for 320 s"]
+    said = [event for event in desk.events() if event["event"] == "held_up"]
+    assert [(event["worker"], event["reason"]) for event in said] == [
+        ("w1", "w1 has been building its model for 300 s")
+    ]
+    assert len([record for record in caplog.records if "building its model" in record.getMessage()]) == 1
+    desk.say(late, type="built")
+    vigil.run_timers(workers["w1"].watch.heard + 1.0)
+    assert vigil.held_up == []
+
+
+def test_who_is_stopped_before_it_has_a_place_is_named_too(desk: Desk) -> None:
+    desk.attach(peer("w1", 2))
+    desk.agent.take(Assigned("w1", "a", 0))
+    vigil, heard = desk.agent.vigil, desk.agent.station.workers["w1"].watch.heard
+    vigil.run_timers(heard + 300.0)
+    assert vigil.held_up == ["w1 has said nothing for 300 s"]
+    desk.agent.take(HeadSeen(head(7, state=FINISHED)))
+    vigil.run_timers(heard + 301.0)
+    assert vigil.held_up == []
+
+
 # ---------------------------------------------------------------- accusations
 
 
