@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from reknit.rendezvous.accusation import AgentRecord
+from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.leader.leader import Leader
 from reknit.rendezvous.plan import Patience
 from reknit.rendezvous.session.candidacy import Timing
@@ -33,6 +34,7 @@ from reknit.runtime import logs
 from reknit.runtime.attending import Attending
 from reknit.runtime.config import EXIT_FAILED, Config
 from reknit.runtime.events import EventLog
+from reknit.runtime.identity import look, node, why_twin
 from reknit.runtime.ipc.server import PeerEvent
 from reknit.runtime.judging import Judge, Judged
 from reknit.runtime.plans import Plans, worker_settings
@@ -47,6 +49,10 @@ CONNECT_SECONDS = 10.0  # for etcd to be there at the start
 # everybody has had a second to come back.
 SHOWN_TO_LIVE = 2.0
 HOLDERS = 60  # times `detect`: so long a leader waits for a silent host with which the job's state would be lost
+
+
+class TwinError(ReknitError):
+    """Another agent of this name runs here."""
 
 
 class _Stop:
@@ -144,7 +150,7 @@ class Agent:
         log.info("job %s: %d workers here, metrics on http://%s/metrics", config.job, len(station.workers), http)
         if config.standalone and config.spec.wanted == 1:
             log.warning("with one replica nobody else holds its state: a killed worker ends the job (--replicas 2)")
-        self._session.set_agent(AgentRecord(config.agent, socket.gethostname(), os.getpid(), http))
+        self._session.set_agent(AgentRecord(config.agent, socket.gethostname(), os.getpid(), http, node()))
         if station.keeper is not None:
             station.keeper.open()  # its workers need seconds to come, which the look back may take as well
         self._leader.earlier = self.plans.earlier = self._session.look_back()
@@ -153,11 +159,14 @@ class Agent:
 
     def _take_over(self) -> None:
         """An earlier life of this agent may have left its lease standing: its workers are still there, or orphans."""
-        host = socket.gethostname()
+        known, here = self._session.namesake(), node()
+        why = why_twin(known, here, os.getpid(), self._config.job, look(known.pid) if known is not None else None)
+        if why:
+            raise TwinError(why)
         if self.station.keeper is None:
-            self.attending.expect(self._session.adopt(host), time.monotonic())
+            self.attending.expect(self._session.adopt(here), time.monotonic())
         elif not self._config.standalone:
-            self._session.revoke_earlier(host)
+            self._session.revoke_earlier(here)
 
     def _close(self) -> None:
         station = self.station

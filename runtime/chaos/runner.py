@@ -17,12 +17,12 @@ from reknit.rendezvous.records import FINISHED, LOST, Member
 from reknit.rendezvous.store.etcd import EtcdStore
 from reknit.runtime.chaos import choice
 from reknit.runtime.chaos.choice import STOP, Fault, Hold, Orders, Situation, choose
-from reknit.runtime.chaos.identity import look, why_no_agent, why_no_worker
 from reknit.runtime.chaos.injector import Grip
 from reknit.runtime.chaos.report import FAILED, RECOVERED, Strike, describe, table, verdict
 from reknit.runtime.chaos.situation import Job, join_names
 from reknit.runtime.chaos.watch import JobWatch
 from reknit.runtime.config import EtcdAccess
+from reknit.runtime.identity import look, why_no_agent, why_no_worker
 
 CONNECT_SECONDS = 10.0
 _POLL_SECONDS = 0.02  # between looks at the clock; news from the store comes at once

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from reknit.runtime.chaos.identity import look, why_no_agent, why_no_worker
 from reknit.runtime.chaos.injector import Grip, strike
+from reknit.runtime.identity import look, why_no_agent, why_no_worker
 
 WaitUntil = Callable[..., None]
 

@@ -82,8 +82,11 @@ class Pod:
         (self.orders / "new").write_text(str(step))
         (self.orders / "new").rename(self.orders / STOP)
 
+    def said(self) -> str:
+        return (self.folder / "output").read_text()
+
     def fail(self, why: str) -> NoReturn:
-        pytest.fail(f"{why}\n{(self.folder / 'output').read_text()[-8000:]}", pytrace=False)
+        pytest.fail(f"{why}\n{self.said()[-8000:]}", pytrace=False)
 
     def close(self) -> None:
         for child in self.children:
@@ -114,6 +117,17 @@ def test_an_agent_and_its_worker_start_in_either_order_and_both_end_with_0(pod: 
     assert pod.wait_ends(worker, agent) == [0, 0]
     assert pod.step("w0") == 20
     assert [event["worker"] for event in pod.events("finished")] == ["w0"]
+
+
+def test_a_second_agent_of_the_same_name_is_refused_and_leaves_the_first_one_alone(pod: Pod) -> None:
+    first = pod.agent(1, "--agent", "twin")
+    pod.wait(lambda: "leads the job" in pod.said(), "an office")
+    second = pod.agent(1, "--agent=twin", "--socket", str(pod.folder / "other" / "agent.sock"))
+    assert pod.wait_ends(second) != [0]
+    assert f"agent twin of job pod runs here already, as process {first.pid}: end that one first" in pod.said()
+    assert "lease" not in pod.said()
+    first.terminate()
+    assert pod.wait_ends(first) == [128 + signal.SIGTERM]
 
 
 def test_a_killed_worker_that_somebody_starts_again_is_healed_and_trains_on(pod: Pod) -> None:

@@ -15,12 +15,12 @@ from reknit.rendezvous.records import LOST, Member, Name, Place, Plan, Replica
 from reknit.runtime.chaos import runner
 from reknit.runtime.chaos.choice import KILL, KINDS, NODE, STOP, Fault, Hold, Orders, Situation, choose
 from reknit.runtime.chaos.command import parse_kinds, parse_time
-from reknit.runtime.chaos.identity import Seen, why_no_agent, why_no_worker
 from reknit.runtime.chaos.report import FAILED, OPEN, RECOVERED, Strike, describe, table, verdict
 from reknit.runtime.chaos.situation import Job
 from reknit.runtime.chaos.watch import JobWatch
 from reknit.runtime.cli import main
 from reknit.runtime.config import EXIT_USAGE, ConfigError
+from reknit.runtime.identity import Seen, why_no_agent, why_no_worker
 
 GENERATION, STAGES = 7, 2
 NOW = 1000.0

@@ -127,7 +127,7 @@ def test_an_accusation_comes_back_with_whom_its_key_names(accusation: Accusation
     assert decode_accusation(raw, key) == accusation
 
 
-@given(st.builds(AgentRecord, agents, words, small, addresses))
+@given(st.builds(AgentRecord, agents, words, small, addresses, words))
 def test_an_agents_record_comes_back_with_whom_its_key_names(record: AgentRecord) -> None:
     assert decode_agent(encode_agent(record), Keys("job").agent(record.agent)) == record
 

@@ -1,16 +1,20 @@
 """Whether a process of this host is what a job's records say: ours, and an agent or a worker of that very job.
 
-The records come from a store that others write to, and a process id outlives its process.  So nothing is struck that
-does not look the part by the kernel's own word.  `look` asks the kernel; the two judgements are pure.
+The records come from a store that others write to, and a process id outlives its process.  So nothing is struck, or
+refused, for what does not look the part by the kernel's own word.  `look` and `node` ask the kernel; the judgements are
+pure.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+
+from reknit.rendezvous.accusation import AgentRecord
 
 _VARIABLES = ("REKNIT_WORKER_ID", "REKNIT_SOCKET")
 
@@ -68,6 +72,41 @@ def _state_and_parent(pid: int) -> tuple[str, int]:
     """Behind the name, which may hold blanks and parentheses, come the state and the parent."""
     state, parent, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return state, int(parent)
+
+
+def node() -> str:
+    """Where this process is: the host, and on it the pod; the same after a restart of the container or the agent.
+
+    Pods may have the host's name; but each has IPC of its own, which lives as long as the pod.
+    """
+    return f"{socket.gethostname()}:{_ipc()}"
+
+
+def default_agent_name() -> str:
+    """A name that no other living agent has: in a container the process id is often 1, and the name the host's."""
+    return f"{socket.gethostname()}-{_ipc() & 0xFFFFFF:x}-{os.getpid()}"
+
+
+def _ipc() -> int:
+    try:
+        return os.stat("/proc/self/ns/ipc").st_ino
+    except OSError:
+        return 0
+
+
+def why_twin(record: AgentRecord | None, own: str, pid: int, job: str, seen: Seen | None) -> str:
+    """Why an agent at node `own`, process `pid`, must not take the name in `record`; empty if it may.
+
+    `seen`: the process of the record's id.  In another container of the same pod it may be out of sight.
+    """
+    if record is None or record.node != own or record.pid == pid:
+        return ""
+    if seen is None or why_no_agent(seen, job, record.agent, seen.uid):
+        return ""
+    return (
+        f"agent {record.agent} of job {job} runs here already, as process {record.pid}: end that one first, or give "
+        "this one another --agent NAME"
+    )
 
 
 def why_no_agent(seen: Seen | None, job: str, name: str = "", uid: int | None = None) -> str:
