@@ -27,8 +27,9 @@ help:
 demo: $(READY)
 	$(BIN)/reknit demo $(ARGS)
 
+# Most of what takes long waits for something: so three at a time, whatever the number of cores, a module by one of them.
 test: $(READY)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadscope $(ARGS)
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long --timeout=3600 $(ARGS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reknit.rendezvous.codec import Reader, dumps, loads
+from reknit.rendezvous.codec import Reader, clipped, dumps, loads
 from reknit.rendezvous.keys import check_name
 from reknit.rendezvous.records import FORMAT
 
@@ -30,17 +30,21 @@ class Accusation:
 
 @dataclass(frozen=True)
 class AgentRecord:
-    """An agent as the others see it.  `http`: where it serves its metrics (host:port), empty if nowhere."""
+    """An agent as the others see it.  `http`: where it serves its metrics (host:port), empty if nowhere.
+
+    `node`: where it is, so that another life of the same agent is told from another agent of the same name.
+    """
 
     agent: str
     host: str
     pid: int
     http: str = ""
+    node: str = ""
 
 
 def encode_accusation(accusation: Accusation) -> bytes:
     """An accusation's value; the accused is named by its key."""
-    told = {"by": accusation.by, "generation": accusation.generation, "reason": accusation.reason}
+    told = {"by": accusation.by, "generation": accusation.generation, "reason": clipped(accusation.reason)}
     return dumps({"format": FORMAT, **told, "unanswered": accusation.unanswered})
 
 
@@ -54,11 +58,13 @@ def decode_accusation(raw: bytes, key: str) -> Accusation:
 
 def encode_agent(record: AgentRecord) -> bytes:
     """An agent's record; it is named by its key."""
-    return dumps({"format": FORMAT, "host": record.host, "pid": record.pid, "http": record.http})
+    told = {"host": record.host, "pid": record.pid, "http": record.http, "node": record.node}
+    return dumps({"format": FORMAT, **told})
 
 
 def decode_agent(raw: bytes, key: str) -> AgentRecord:
     """The agent's record at `key`; RecordError if it does not fit."""
     reader = Reader(loads(raw, key), key)
     name = check_name("agent", key.rpartition("/")[2])
-    return AgentRecord(name, reader.text("host"), reader.number("pid"), reader.text("http", ""))
+    where = reader.text("host"), reader.number("pid"), reader.text("http", ""), reader.text("node", "")
+    return AgentRecord(name, *where)

@@ -31,12 +31,18 @@ from reknit.rendezvous.records import (
 
 REPORTABLE = 2**48  # above any generation that a job can come to; a garbage one leaves room for those that follow it
 STEPS = 64  # so many steps of checkpoints a record may name
+LONGEST = 4096  # characters of one text
 LARGEST = 1_000_000  # bytes of one value; etcd refuses more than about 1.5 MiB
 
 
 def dumps(value: Mapping[str, Any]) -> bytes:
     """Canonical JSON: equal values give equal bytes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def clipped(text: str) -> str:
+    """The text, or so much of it as `Reader.text` takes."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
 
 
 def loads(raw: bytes, what: str) -> dict[str, Any]:
@@ -59,10 +65,12 @@ class Reader:
         self.value, self.what = value, what
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A string of at most 4096 characters."""
+        """A string of at most `LONGEST` characters."""
         found = self.value.get(key, default)
-        if not isinstance(found, str) or len(found) > 4096:
-            raise RecordError(f"{self.what}: {key!r} must be a string, not {found!r:.80}")
+        if not isinstance(found, str) or len(found) > LONGEST:
+            raise RecordError(
+                f"{self.what}: {key!r} must be a string of at most {LONGEST} characters, not {found!r:.80}"
+            )
         return found
 
     def number(self, key: str, default: int | None = None) -> int:

@@ -2,7 +2,17 @@
 
 Whoever starts a job again by the same name wants it to run, from its newest checkpoint or else from step 0, and to be
 told so.  But a job all of whose state was lost while its agents lived must not go back to step 0 by itself.  What tells
-the two apart is what an agent finds when its session starts: a plan of which no process lives is an earlier run's.
+the two apart is what an agent finds before its session starts: a plan of which no process lives is an earlier run's.
+
+Who lives is told by the records, and they by leases.  Where that is not enough (`session.looking_back`):
+
+* A job that was killed whole leaves its records standing for up to a lease.  An agent that starts meanwhile waits them
+  out, unless one of them turns out to be kept up.
+* A job that is cut off from the store has no records, and trains on.  To an agent that starts then, the store looks as
+  after a crash, however long it waits; and an operator who starts a crashed job again must not wait for minutes.  So it
+  calls the workers that the plan names.  Who answers is waited for as a last holder is (`holders`); if nobody does, as
+  on hosts that are down, the job starts again.  A run that neither the store nor the new agent can reach is therefore
+  given up: when it comes back, its workers start afresh in the new one.
 """
 
 from __future__ import annotations

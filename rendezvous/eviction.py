@@ -62,6 +62,14 @@ def still_evicted(previous: Plan, evicted: Collection[Name], here: Collection[Na
     return tuple(sorted({*evicted, *(name for name in previous.evicted if name in here)}))
 
 
+def still_asked(previous: Plan, asked: Collection[Name], idle: Collection[Name]) -> tuple[Name, ...]:
+    """Whom the next plan asks to start afresh: now, or before and still there without a place.
+
+    An agent may see only the newest plan, so what a plan asks for stands in all that follow, until it is done.
+    """
+    return tuple(sorted({*asked, *(name for name in previous.restart if name in idle)}))
+
+
 def counted(previous: Plan, evicted: Iterable[Name]) -> tuple[tuple[str, int], ...]:
     """The offences that the next plan names: one more for each who is put out now."""
     return tuple(sorted((Counter(dict(previous.offences)) + Counter(name.worker_id for name in evicted)).items()))

@@ -50,7 +50,7 @@ def weigh(view: View, told: Sequence[Member]) -> Weighed:
     open_to_answer = {name for m in told for name in m.gone if name in placed and not _has_answered(placed[name], head)}
     if absent:
         open_to_answer |= {name for name, o in placed.items() if o.member.left < head}
-    limit = grace + view.patience.answer
+    limit = max(grace + view.patience.answer, view.findings.settles)
     if open_to_answer and view.now < limit:
         return _wait(f"{who} reports that generation {head} is broken; {some(open_to_answer)} may be lost", limit)
     if absent:

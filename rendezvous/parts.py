@@ -22,6 +22,7 @@ from reknit.rendezvous.codec import (
     REPORTABLE,
     Reader,
     as_object,
+    clipped,
     decode_name,
     decode_place,
     decode_replica,
@@ -147,7 +148,8 @@ def encode_head(head: Head) -> bytes:
     return dumps(
         {
             "format": FORMAT,
-            **{key: getattr(head, key) for key in ("generation", "reason", "state", "broken", "target", "restore")},
+            "reason": clipped(head.reason),  # whatever it tells of, everybody must be able to read the head
+            **{key: getattr(head, key) for key in ("generation", "state", "broken", "target", "restore")},
             **{key: getattr(head, key) for key in ("origin", "placed", "replicas", "writer", "digest", "spares")},
             "restart": [encode_name(name) for name in head.restart],
         }

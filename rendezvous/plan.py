@@ -12,10 +12,12 @@ from dataclasses import replace
 
 from reknit.rendezvous.eviction import forgiven
 from reknit.rendezvous.evidence import weigh
+from reknit.rendezvous.holders import wait_for_holders
 from reknit.rendezvous.places import Places, as_restored, newest_complete, newest_restorable, places_for
 from reknit.rendezvous.records import FINISHED, LOST, WAITING, Member, Name, Plan, Spec, Version
 from reknit.rendezvous.successor import plan_of
 from reknit.rendezvous.view import (
+    NAMED,
     NOTHING_FOUND,
     Findings,
     Observed,
@@ -55,7 +57,7 @@ def next_plan(
     patience: Patience,
     findings: Findings = NOTHING_FOUND,
 ) -> Outcome:
-    """Decide on the next generation.  The rules in order: a finish, losses, an undecided comparison, reports, changes.
+    """Decide on the next generation, by the first of `RULES` that applies.
 
     Level-triggered: once what it returns is published, the same observations lead to nothing more.
     """
@@ -120,8 +122,9 @@ def _why_lost(view: View) -> str:
     for name in view.lost.keys() - view.evicted.keys():
         by_cause[view.findings.causes.get(name, "")].append(name)
     parts = [f"lost {some(names)}" + f": {cause}" * bool(cause) for cause, names in sorted(by_cause.items())]
-    sentences = dict.fromkeys(view.evicted.values())
-    return "; ".join([*parts, *sentences])
+    told = [*parts, *dict.fromkeys(view.evicted.values())]
+    more = len(told) - NAMED
+    return "; ".join(told[:NAMED]) + f"; and {more} more cause{'s' * (more > 1)}" * (more > 0)
 
 
 def _settled(view: View) -> bool:
@@ -260,7 +263,7 @@ def _change(view: View, places: Places) -> str:
     return "; ".join(part for part in parts if part) or "places changed"
 
 
-RULES = (refuse, finish, losses, undecided, reports, planned)
+RULES = (refuse, finish, wait_for_holders, losses, undecided, reports, planned)
 
 
 def _publish(

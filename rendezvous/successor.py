@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reknit.rendezvous.eviction import counted, still_evicted
+from reknit.rendezvous.eviction import counted, still_asked, still_evicted
 from reknit.rendezvous.places import Places
 from reknit.rendezvous.records import RUNNING, WAITING, Former, Name, Place, Plan, Replica, Version
 from reknit.rendezvous.view import View
@@ -27,7 +27,7 @@ def plan_of(
         replicas=_replicas(view, places, generation),
         former=_former(view, placed),
         spares=tuple(m.name for m in view.members if m.name not in placed),
-        restart=tuple(view.evicted),
+        restart=still_asked(head, view.evicted, {o.member.name for o in view.everybody if not o.member.dead} - placed),
         broken=max(broken, head.broken),
         target=Version(generation, 0) if restore and target is None else target,
         restore=restore,

@@ -37,13 +37,15 @@ class Patience:
 
     `join_window`: for a burst of arrivals; `report_grace`: for the loss behind a report of a broken group; `burst`:
     after the plan for a loss, for further ones, and after a drain; `answer`: after the grace, for those whom a report
-    names to show that they live.
+    names to show that they live; `holders`: for those of whom nothing is heard, and with whom the job's state would be
+    lost.
     """
 
     join_window: float = 0.5
     report_grace: float = 0.1
     burst: float = 0.15
     answer: float = 1.0
+    holders: float = 300.0
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,17 @@ class Findings:
 
     `evict`: processes to put out now, each with the sentence that says why; `resting`: worker ids that get no new
     place for now; `causes`: why a lost process is lost; `lost_at`: when (seconds, the clock of `now`) this leader last
-    published a plan whose outcome said `loss`.
+    published a plan whose outcome said `loss`; `missed`: since when (likewise) nothing is heard of processes, which may
+    be gone, or only cut off from the store; `settles`: until when (likewise) those who live may have more to say than
+    their records do, after an outage of the store.
     """
 
     evict: Mapping[Name, str] = field(default_factory=dict)
     resting: Collection[str] = ()
     causes: Mapping[Name, str] = field(default_factory=dict)
     lost_at: float = -math.inf
+    missed: Mapping[Name, float] = field(default_factory=dict)
+    settles: float = -math.inf
 
 
 NOTHING_FOUND = Findings()
@@ -68,13 +74,15 @@ NOTHING_FOUND = Findings()
 class Outcome:
     """What to do: publish `plan`, or look again at `again` at the latest (None: when something changes); and why.
 
-    `loss`: the plan is for a loss, so that further ones wait a little (`Findings.lost_at`).
+    `loss`: the plan is for a loss, so that further ones wait a little (`Findings.lost_at`).  `grave`: people should
+    hear of it although there is no plan.
     """
 
     plan: Plan | None
     reason: str
     again: float | None = None
     loss: bool = False
+    grave: bool = False
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from reknit.rendezvous.accusation import AgentRecord
+from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.leader.leader import Leader
 from reknit.rendezvous.plan import Patience
 from reknit.rendezvous.session.candidacy import Timing
@@ -43,6 +44,7 @@ from reknit.runtime.attending import Attending
 from reknit.runtime.config import EXIT_FAILED, Config
 from reknit.runtime.draining import Draining, drain_signals
 from reknit.runtime.events import EventLog
+from reknit.runtime.identity import look, node, why_twin
 from reknit.runtime.ipc.server import PeerEvent
 from reknit.runtime.judging import Judge, Judged
 from reknit.runtime.keeper import OVERDUE
@@ -55,6 +57,14 @@ log = logging.getLogger("reknit.agent")
 
 STOPS = (signal.SIGINT, signal.SIGHUP)
 CONNECT_SECONDS = 10.0  # for etcd to be there at the start
+# Seconds for whom a report names to be shown to live, or not: after an outage of the store an agent is not asked before
+# everybody has had a second to come back.
+SHOWN_TO_LIVE = 2.0
+HOLDERS = 60  # times `detect`: so long a leader waits for a silent host with which the job's state would be lost
+
+
+class TwinError(ReknitError):
+    """Another agent of this name runs here."""
 
 
 class _Signal:
@@ -62,6 +72,10 @@ class _Signal:
 
     def __init__(self, number: int) -> None:
         self.number = number
+
+
+class _Turn:
+    """All that had come in before this was put in has been taken in: what is due may be done."""
 
 
 def run(config: Config) -> int:
@@ -93,10 +107,13 @@ class Agent:
     def __init__(self, config: Config, store: Store, events: EventLog, path: Path) -> None:
         self._config = config
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._awaits_its_turn = False
         ladder, put = config.ladder, self._inbox.put
         timing = Timing(ttl=ladder.lease, keepalive=ladder.keepalive, answer=ladder.answer)
         self._session = Session(store, config.job, config.agent, put, timing)
-        patience = Patience(ladder.join_window, ladder.report_grace)
+        patience = Patience(
+            ladder.join_window, ladder.report_grace, answer=SHOWN_TO_LIVE, holders=HOLDERS * ladder.detect
+        )
         judge = Judge(put)
         self._leader = Leader(store, config.job, self._session, patience=patience, detect=ladder.detect, judge=judge)
         self.station = Station(config, self._session, events, path, put)
@@ -139,7 +156,6 @@ class Agent:
         self._take_over()
         self._leader.spec = self._session.propose_spec(config.spec)
         self.plans.settings = worker_settings(config, self._leader.spec)
-        self._leader.earlier = self.plans.earlier = self._session.look_back()
         http = station.metrics.serve()
         station.event(
             "agent_started",
@@ -155,19 +171,23 @@ class Agent:
         log.info("job %s: %d workers here, metrics on http://%s/metrics", config.job, len(station.workers), http)
         if config.standalone and config.spec.wanted == 1:
             log.warning("with one replica nobody else holds its state: a killed worker ends the job (--replicas 2)")
-        self._session.set_agent(AgentRecord(config.agent, socket.gethostname(), os.getpid(), http))
+        self._session.set_agent(AgentRecord(config.agent, socket.gethostname(), os.getpid(), http, node()))
+        if station.keeper is not None:
+            station.keeper.open()  # its workers need seconds to come, which the look back may take as well
+        self._leader.earlier = self.plans.earlier = self._session.look_back()
         self._session.start()
         self._leader.start()
-        if station.keeper is not None:
-            station.keeper.open()
 
     def _take_over(self) -> None:
         """An earlier life of this agent may have left its lease standing: its workers are still there, or orphans."""
-        host = socket.gethostname()
+        known, here = self._session.namesake(), node()
+        why = why_twin(known, here, os.getpid(), self._config.job, look(known.pid) if known is not None else None)
+        if why:
+            raise TwinError(why)
         if self.station.keeper is None:
-            self.attending.expect(self._session.adopt(host), time.monotonic())
+            self.attending.expect(self._session.adopt(here), time.monotonic())
         elif not self._config.standalone:
-            self._session.revoke_earlier(host)
+            self._session.revoke_earlier(here)
 
     def _close(self) -> None:
         station = self.station
@@ -203,10 +223,15 @@ class Agent:
         if item is not None:
             self.take(item)
         self._say_how_it_goes(now)
-        if self._inbox.empty():  # what has come in may show that what seems due is not
+        # What has come in may show that what seems due is not; on a busy host something comes in all the time.
+        if isinstance(item, _Turn) or self._inbox.empty():
+            self._awaits_its_turn = False
             for part in parts:
                 if part is not None:
                     part.run_timers(now)
+        elif not self._awaits_its_turn:
+            self._awaits_its_turn = True
+            self._inbox.put(_Turn())
         if station.deadline is not None and now >= station.deadline:
             station.deadline = None
 
@@ -215,7 +240,7 @@ class Agent:
         workers = [worker for worker in station.workers.values() if worker.peer is not None]
         running = station.head is not None and station.head.replicas > 0
         finished = sum(worker.finished for worker in workers)
-        sentence = station.progress.sentence(now, running, len(workers), finished)
+        sentence = station.progress.sentence(now, running, len(workers), finished, self.vigil.held_up)
         if sentence is not None and station.ending is None:
             log.info("%s", sentence)
 

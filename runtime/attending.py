@@ -23,6 +23,7 @@ from reknit.runtime.supervisor.supervisor import Exited, Failed, Started
 
 log = logging.getLogger("reknit.agent")
 
+LINGERS = 10  # times the hang time: so long a script that gave up by an exception may take to save what it has, and end
 RETURN_SECONDS = 2.0  # an agent that is back hears of its living workers within milliseconds
 
 
@@ -43,12 +44,18 @@ class Attending:
                 self._station.workers[member.worker_id] = worker
 
     def next_timer(self) -> float | None:
-        """When to give up the next worker that does not come (monotonic)."""
-        return min((w.expected for w in self._station.workers.values() if w.expected is not None), default=None)
+        """When to give up the next worker that does not come, or does not go (monotonic)."""
+        due = (moment for w in self._station.workers.values() for moment in (w.expected, w.ends_by))
+        return min((moment for moment in due if moment is not None), default=None)
 
     def run_timers(self, now: float) -> None:
-        """Who has not come back died while this agent was away."""
+        """Who has not come back died while this agent was away; who has given up, and stays, hangs in its end."""
         for worker in self._station.workers.values():
+            if worker.ends_by is not None and worker.ends_by <= now:
+                worker.ends_by = None
+                if self._station.keeper is not None and worker.peer is not None:
+                    log.warning("%s has given up, but its process does not end: it is ended", worker.worker_id)
+                    self._station.keeper.kill(worker, self._station.config.ladder.kill_delay)
             if worker.expected is not None and worker.expected <= now:
                 worker.expected, worker.lost_at = None, now
                 self._station.session.bury(worker.worker_id)
@@ -82,6 +89,8 @@ class Attending:
         now = time.monotonic()
         worker.peer, worker.member, worker.attached_once, worker.finished = peer, member, True, member.finished
         worker.watch, worker.left_at = Watch(now), now
+        if member.dead:
+            self._note_gone(worker, now)
         station.event("attached", worker.worker_id, pid=peer.pid, incarnation=peer.incarnation)
         if station.finished and station.head is not None:  # it came too late: as a member it would begin the job anew
             self._plans.send_view(worker, View(station.head))
@@ -104,7 +113,7 @@ class Attending:
         kind = str(item.message.get("type"))
         worker.watch.heard = time.monotonic()
         if kind == "gone":  # it will exit; the others need not wait until it has
-            worker.gone = True
+            self._note_gone(worker, worker.watch.heard)
             station.session.bury(worker.worker_id)
         try:
             member = self._after(worker, worker.member, kind, item.message)
@@ -115,6 +124,10 @@ class Attending:
         if not worker.gone:
             worker.finished = member.finished
             self.declare(worker, member)
+
+    def _note_gone(self, worker: Worker, now: float) -> None:
+        """It takes no part any more, and will soon exit."""
+        worker.gone, worker.ends_by = True, now + LINGERS * self._station.config.ladder.hang
 
     def _after(self, worker: Worker, member: Member, kind: str, message: Mapping[str, Any]) -> Member:
         """The record after a message."""

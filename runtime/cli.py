@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import socket
 import sys
 import uuid
 from collections.abc import Sequence
@@ -29,6 +27,7 @@ from reknit.runtime.config import (
     parse_drain_signal,
     parse_replicas,
 )
+from reknit.runtime.identity import default_agent_name
 
 
 class _Parser(argparse.ArgumentParser):
@@ -122,7 +121,7 @@ def _add_job(parser: argparse.ArgumentParser, where: argparse._ActionsContainer)
         "--pipe-backend", choices=("auto", "nccl", "gloo"), default="auto", help="within a replica (default auto)"
     )
     parser.add_argument("--address", metavar="IP", help="this host's address, as the other hosts reach it")
-    parser.add_argument("--agent", metavar="NAME", help="this agent's name (default: host name and process id)")
+    parser.add_argument("--agent", metavar="NAME", help="this agent's name (default: one that no other has)")
     parser.add_argument(
         "--detect",
         type=float,
@@ -252,7 +251,7 @@ def _job_config(arguments: argparse.Namespace) -> Config:
         spec=Spec(Axes(arguments.pipe, arguments.model), *parse_replicas(arguments.replicas)),
         pipe_backend=arguments.pipe_backend,
         address=arguments.address or access.own_address(arguments.etcd, way_in.tls is not None),
-        agent=arguments.agent or f"{socket.gethostname()}-{os.getpid()}",
+        agent=arguments.agent or default_agent_name(),
         ladder=Ladder.derive(
             arguments.detect,
             lease=arguments.lease,

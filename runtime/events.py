@@ -25,6 +25,7 @@ Every line has `t` (CLOCK_MONOTONIC seconds, comparable across the processes of 
     restored         step, bytes, seconds: from a checkpoint
     finished         step, coordinate, state_sha256, fds, threads
     verdict          verdict (slow or hung), reason: of a worker, by the leader's agent
+    held_up          reason: of a worker that has no place, and has been busy or silent for longer than a start may take
     accuses          agent, reason: asks another agent whether it lives
     accused          by, reason: was asked whether it lives, and does
     agent_ended      code, reason

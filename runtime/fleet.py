@@ -45,7 +45,7 @@ class Worker:
     """A worker's slot on this host.  `peer`, `member`, `view` and `watch` belong to the present process.
 
     `left_at`: when it last said that it left a generation.  `expected`: until when (monotonic) a process that was
-    attached to an earlier life of this agent may come back.
+    attached to an earlier life of this agent may come back.  `ends_by`: when one that takes no part any more is ended.
     """
 
     worker_id: str
@@ -57,6 +57,7 @@ class Worker:
     watch: Watch = field(default_factory=lambda: Watch(0.0))
     left_at: float = 0.0
     expected: float | None = None
+    ends_by: float | None = None
     exited: Exited | None = None
     attached_once: bool = False
     finished: bool = False
@@ -72,7 +73,7 @@ class Worker:
         self.pid = self.peer = self.member = self.view = self.exited = self.lost_at = self.restart_at = None
         self.drain = None
         self.finished = self.gone = False
-        self.expected = None
+        self.expected = self.ends_by = None
 
     @property
     def name(self) -> Name | None:
@@ -117,14 +118,14 @@ def why_not(worker: Worker, peer: Peer, kept: bool) -> str:
 def new_member(peer: Peer, agent: str, host: str, before: Member | None = None) -> Member:
     """The record of a worker that has just attached.
 
-    If it was attached `before`, or to an agent that is no more, its greeting says what it has reported since.
-    Raises RecordError if its greeting does not fit.
+    If it was attached `before`, or to an agent that is no more, its greeting says what it has reported since.  One that
+    has said that it takes no part any more counts as dead.  Raises RecordError if its greeting does not fit.
     """
     reader = Reader(peer.hello, f"the greeting of {peer.worker_id}")
     address = checked_address(reader.text("address"), reader.what)
     known = Member(peer.worker_id, peer.incarnation, agent, host, address, pid=max(0, peer.pid))
     if before is not None and before.name == known.name:
-        known = replace(moved_on(before), address=address, pid=known.pid, dead=False)
+        known = replace(moved_on(before), address=address, pid=known.pid)
     return replace(
         known,
         coordinate=known.coordinate if known.coordinate is not None else reader.optional_number("coordinate"),
@@ -139,6 +140,9 @@ def new_member(peer: Peer, agent: str, host: str, before: Member | None = None) 
         committed=reader.version("committed") if "committed" in peer.hello else known.committed,
         prepared=reader.version("prepared") if "prepared" in peer.hello else known.prepared,
         restorable=read_steps(reader, "restorable") if "restorable" in peer.hello else known.restorable,
+        gone=_names(reader, "gone") if "gone" in peer.hello else known.gone,
+        absent=_names(reader, "absent") if "absent" in peer.hello else known.absent,
+        dead=reader.flag("over", False),
     )
 
 
@@ -172,9 +176,13 @@ def after_report(member: Member, message: Mapping[str, Any]) -> Member:
                 committed=reader.version("committed"),
                 prepared=reader.version("prepared"),
                 pristine=reader.flag("pristine"),
-                gone=reader.items("gone", lambda item: decode_name(item, reader.what)),
-                absent=reader.items("absent", lambda item: decode_name(item, reader.what)),
+                gone=_names(reader, "gone"),
+                absent=_names(reader, "absent"),
             )
         case "finished":
             return replace(member, finished=True)
     return member
+
+
+def _names(reader: Reader, key: str) -> tuple[Name, ...]:
+    return reader.items(key, lambda item: decode_name(item, reader.what))

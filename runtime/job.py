@@ -515,6 +515,7 @@ class Job:
     def _finish(self) -> None:
         """The loop has ended: stay until all have made the last step (rule 15), taking part in every comparison."""
         last = self.state.step
+        self.phase.enter("its end")  # on this thread: the one that trained may be over
         self._finish_writing()
         if self._settings.events:
             digest = self.state.digest()

@@ -59,16 +59,18 @@ class _Told(NamedTuple):
 
 
 def observe(observed: Sequence[Observed], plan: Plan, now: float) -> tuple[list[Name], list[Observation]]:
-    """What all who have a place are at now: a stall has gone on since its record came."""
+    """What all living who have a place are at now: a stall has gone on since its record came."""
     places = {
-        place.name: (index, place.since) for replica in plan.replicas for index, place in enumerate(replica.places)
+        place.name: (replica.slot, index, place.since)
+        for replica in plan.replicas
+        for index, place in enumerate(replica.places)
     }
     names, observations = [], []
     for item in sorted(observed, key=lambda one: one.member.name):
         member = item.member
-        if member.name not in places:
+        if member.name not in places or member.dead:
             continue
-        coordinate, since = places[member.name]
+        slot, coordinate, since = places[member.name]
         names.append(member.name)
         observations.append(
             Observation(
@@ -77,7 +79,7 @@ def observe(observed: Sequence[Observed], plan: Plan, now: float) -> tuple[list[
                 _doing(item, now),
                 holds=member.ready >= since,
                 draining=member.draining,
-                gone=member.dead,
+                replica=slot,
             )
         )
     return names, observations

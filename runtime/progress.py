@@ -5,9 +5,11 @@ Pure: fed with what happens and the time, it answers with a sentence now and the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 EVERY = 10.0  # seconds between two sentences
+NAMED = 3  # who is held up is listed up to this many
 
 
 @dataclass
@@ -29,10 +31,19 @@ class Progress:
             for name, value in numbers.items():
                 self.numbers[name] = self.numbers.get(name, 0.0) + value
 
-    def sentence(self, now: float, running: bool, attached: int, finished: int) -> str | None:
-        """What there is to say, if it is time: `attached` workers are on this host, `finished` of them are done."""
+    def sentence(
+        self, now: float, running: bool, attached: int, finished: int, held_up: Sequence[str] = ()
+    ) -> str | None:
+        """What there is to say, if it is time: `attached` workers are on this host, `finished` of them are done.
+
+        `held_up`: a sentence on each worker that does not come to a place.
+        """
         if now - self.said < EVERY:
             return None
+        more = [*held_up[:NAMED], *([f"{len(held_up) - NAMED} more are held up"] if len(held_up) > NAMED else [])]
+        return "; ".join([self._how_it_goes(now, running, attached, finished), *more])
+
+    def _how_it_goes(self, now: float, running: bool, attached: int, finished: int) -> str:
         seconds, self.said = now - self.said, now
         moved, self.said_step = self.step - self.said_step, self.step
         if moved > 0:

@@ -6,6 +6,7 @@ the thread's frames.  A process that is stopped, or whose code holds the interpr
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -13,6 +14,8 @@ from collections.abc import Callable
 from types import FrameType
 
 from reknit.runtime.recovery.phase import Phase, Stuck, Watch
+
+log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 1.0
 PER_HANG = 15  # so often at least in the hang time
@@ -29,6 +32,7 @@ class Pulse:
         self._every = min(EVERY_SECONDS, hang / PER_HANG)
         self._tell = tell
         self._last: Stuck | None = None
+        self._failed = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="reknit-pulse", daemon=True)
 
@@ -42,12 +46,20 @@ class Pulse:
 
     def _beat(self) -> None:
         while not self._ended.wait(self._every):
+            self._say()
+
+    def _say(self) -> None:
+        """Without a pulse this worker would count as hung as soon as anybody waits for it, so nothing may end it."""
+        try:
             stuck = self._watch.look(time.monotonic(), self._every)
             if stuck is None and self._last is not None:
                 self._tell(self._last._replace(seconds=0.0))
             elif stuck is not None:
                 self._tell(stuck)
             self._last = stuck
+        except Exception:
+            log.log(logging.DEBUG if self._failed else logging.ERROR, "one pulse is left out", exc_info=True)
+            self._failed = True
 
 
 def files_of(thread: int) -> list[str]:

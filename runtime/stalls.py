@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from reknit.rendezvous.codec import read_stall
-from reknit.rendezvous.records import BUSY, SILENT, Member, Stall
+from reknit.rendezvous.records import BUSY, LONG, SILENT, Member, Stall
 from reknit.runtime.config import SILENCE
 
 WRITTEN_PART = 1 / 6  # of the limit
-COMPILATION = 10  # before its first step in this process a worker may take so many times longer
+COMPILATION = 10  # before its first step in this process a worker may take so many times longer; so may a start
 SLACK = 2.0  # seconds: two stalls of one phase are the same if their beginnings differ by less
 
 
@@ -25,13 +25,16 @@ class Watch:
     """What an agent knows of how one process gets on, beside its record.
 
     `heard`: when it last said anything.  `written`: when the stall in its record was put there.  `limit`: the newest
-    that it said.  `stepped`: whether it has committed a step in this process.
+    that it said.  `stepped`: whether it has committed a step in this process.  `excused`: whether its newest pulse told
+    of a phase that it has announced.  `named`: whether it was said that it is held up.
     """
 
     heard: float
     written: float = 0.0
     limit: float = 0.0
     stepped: bool = False
+    excused: bool = False
+    named: bool = False
 
 
 def read_pulse(message: Mapping[str, Any], worker_id: str) -> Stall:
@@ -41,7 +44,9 @@ def read_pulse(message: Mapping[str, Any], worker_id: str) -> Stall:
 
 def after_pulse(member: Member, pulse: Stall, watch: Watch, now: float) -> Member:
     """The record after a pulse; the same object if it tells as much already.  Notes in `watch` what was said."""
-    watch.limit = pulse.limit
+    watch.excused = pulse.kind == LONG and pulse.seconds > 0
+    if pulse.seconds > 0:  # else it tells that the phase is over, and its limit with it
+        watch.limit = pulse.limit
     if pulse.seconds < pulse.limit * WRITTEN_PART:
         return moved_on(member)
     if member.stall is not None and _same(member.stall, pulse, now - watch.written):
@@ -59,7 +64,8 @@ def after_event(member: Member, event: str, watch: Watch) -> Member:
     """The record after the worker told of an event: who has committed a step has moved on."""
     if event != "committed":
         return member
-    watch.stepped = True
+    if not watch.stepped:
+        watch.stepped, watch.limit = True, 0.0  # the limit so far was that of a first step
     return moved_on(member)
 
 
@@ -81,10 +87,12 @@ def after_silence(member: Member, generation: int, watch: Watch, hang: float, st
     """The record of a worker that has a place: nothing was heard of it for long, so nobody knows what it is at.
 
     `generation`: in which it has its place.  `stopped`: the kernel says that the process is stopped, so it compiles
-    nothing, whatever it was at.
+    nothing, whatever it was at.  Else what it has announced may well hold the interpreter.
     """
     seconds = now - watch.heard
     if seconds < silence_after(hang) or (member.stall is not None and member.stall.kind == SILENT):
+        return member
+    if watch.excused and not stopped:
         return member
     phase = "its process is stopped" if stopped else "it says nothing any more"
     usual = hang if stopped or watch.stepped else hang * COMPILATION
@@ -92,6 +100,24 @@ def after_silence(member: Member, generation: int, watch: Watch, hang: float, st
     step = member.committed.step if member.committed is not None else 0
     watch.written = now
     return replace(member, stall=Stall(generation, step, phase, SILENT, seconds, limit))
+
+
+def held_up(member: Member, watch: Watch, hang: float, now: float) -> str | None:
+    """What keeps a worker that has no place from getting one, as a sentence; None if it has not lasted for long.
+
+    Nobody waits for it, so it is not judged: but one that has been BUSY, or SILENT, for longer than any start may take
+    will perhaps never come.
+    """
+    stall, limit = member.stall, hang * COMPILATION
+    if watch.excused:
+        return None
+    if stall is not None and stall.kind == BUSY:
+        seconds, limit = stall.seconds + now - watch.written, max(limit, stall.limit)
+        at = stall.phase if stall.phase.startswith("building") else f"busy ({stall.phase})"
+        said = f"{member.worker_id} has been {at}"
+    else:
+        seconds, said = now - watch.heard, f"{member.worker_id} has said nothing"
+    return f"{said} for {seconds:.0f} s" if seconds >= limit else None
 
 
 def silence_after(hang: float) -> float:

@@ -6,6 +6,7 @@ agents of those that were lost sight of are gone with them, or the leader is.  P
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,9 @@ from reknit.rendezvous.parts import View
 from reknit.rendezvous.records import Member, Name
 
 AGAIN = 1.0  # seconds until the same agent is accused anew
+RARELY = 10.0  # ... at most, as who still waits may wait for minutes for one that is busy, and leases end meanwhile
+PART = 1 / 4  # ... and in between, of the time that it has waited
+AT_ONCE = 8  # agents that one agent accuses within that time: where all leave, each sees the connections of many end
 
 
 @dataclass(frozen=True)
@@ -66,25 +70,29 @@ def suspects(
 ) -> tuple[list[Suspect], float | None]:
     """Whom to accuse now, each agent once, and when to look again (None: nobody waits).
 
-    `own`: this agent's name; `leader`: who leads, if anybody; `accused_at`: when this agent last accused whom.
+    `own`: this agent's name; `leader`: who leads, if anybody; `accused_at`: when this agent last accused whom.  Of many
+    every agent picks others, so that together they ask about all, and each of them asks about few.
     """
     found: dict[str, Suspect] = {}
     moments: list[float] = []
     for one in sorted(waiting, key=lambda each: (each.since, each.worker_id)):
-        due = one.since + accuse_after
+        due, pause = one.since + accuse_after, min(RARELY, max(AGAIN, PART * (now - one.since)))
         if now < due:
             moments.append(due)
             continue
         for agent, reason in _doubted(one, agents, leader):
             if not agent or agent == own or agent in found:
                 continue
-            again = accused_at.get(agent, float("-inf")) + AGAIN
+            again = accused_at.get(agent, float("-inf")) + pause
             if now < again:
                 moments.append(again)
             else:
                 found[agent] = Suspect(agent, one.generation, reason)
-        moments.append(now + AGAIN)
-    return list(found.values()), min(moments, default=None)
+        moments.append(now + pause)
+    room = AT_ONCE - sum(now - moment < AGAIN for moment in accused_at.values())
+    picked = sorted(found.keys() - {leader}, key=lambda agent: zlib.crc32(f"{own}/{agent}".encode()))[: max(0, room)]
+    kept = [suspect for agent, suspect in found.items() if agent == leader or agent in picked]
+    return kept, min(moments, default=None)
 
 
 def _doubted(one: Waiting, agents: Mapping[Name, str], leader: str | None) -> Iterable[tuple[str, str]]:

@@ -94,6 +94,8 @@ class Telling:
                 self.keep(ready=fields["generation"], committed=fields["committed"], prepared=None)
             case "left":
                 self.keep(left=fields["generation"], **{key: fields[key] for key in KEPT_OF_LEFT})
+            case "gone":
+                self.keep(over=True)
         assert self._link is not None
         self._link.report({"type": kind, **fields}, important=True)
 

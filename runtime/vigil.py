@@ -1,4 +1,4 @@
-"""What an agent does as time passes: it notes who has gone silent, and asks who still lives while its workers wait.
+"""What an agent does as time passes: it notes who is silent or held up, and asks who lives while its workers wait.
 
 What is due is decided by pure functions (`stalls`, `suspicion`); here it is done.
 """
@@ -14,7 +14,7 @@ from reknit.rendezvous.records import SILENT
 from reknit.runtime.attending import Attending
 from reknit.runtime.fleet import Worker
 from reknit.runtime.judging import Judged
-from reknit.runtime.stalls import after_silence, is_stopped, silence_after
+from reknit.runtime.stalls import after_silence, held_up, is_stopped, silence_after
 from reknit.runtime.station import Station
 from reknit.runtime.suspicion import Waiting, agents_of, suspects, waiting
 
@@ -24,10 +24,14 @@ LATE = 2.5  # seconds between two turns of the loop, which takes one each second
 
 
 class Vigil:
-    """Watches over the workers that are attached, and over the agents of their peers."""
+    """Watches over the workers that are attached, and over the agents of their peers.
+
+    `held_up`: a sentence on each worker that seems never to come to a place.
+    """
 
     def __init__(self, station: Station, attending: Attending) -> None:
         self._station, self._attending = station, attending
+        self.held_up: list[str] = []
         self._turned: float | None = None
         self._accused_at: dict[str, float] = {}
         self._again: float | None = None
@@ -36,13 +40,15 @@ class Vigil:
     def next_timer(self) -> float | None:
         """When something will be due (monotonic)."""
         hang = self._station.config.ladder.hang
-        silences = [w.watch.heard + silence_after(hang) for w in self._watched() if not _is_silent(w)]
+        # Who is excused is looked at whenever the loop comes round.
+        awaited = [w for w in self._watched() if not _is_silent(w) and not w.watch.excused]
+        silences = [w.watch.heard + silence_after(hang) for w in awaited]
         return min([*silences, *([] if self._again is None else [self._again])], default=None)
 
     def turn(self, now: float) -> None:
         """The loop has come round: an agent that was stopped itself knows nothing of its workers' silence."""
         if self._turned is not None and now - self._turned > LATE:
-            for worker in self._watched():
+            for worker in self._station.workers.values():
                 worker.watch.heard = now
         self._turned = now
 
@@ -50,12 +56,38 @@ class Vigil:
         """Do what is due; call it when all that has come in is taken in."""
         for worker in self._watched():
             self._listen(worker, now)
+        self.held_up = [self._name(worker, said) for worker, said in self._find_held_up(now)]
         self._suspect(now)
+
+    def _attached(self) -> list[Worker]:
+        """Who takes part."""
+        return [worker for worker in self._station.workers.values() if worker.peer is not None and not worker.gone]
 
     def _watched(self) -> list[Worker]:
         """Who is attached and has a place."""
-        everybody = self._station.workers.values()
-        return [w for w in everybody if w.peer and not w.gone and w.view is not None and w.view.replica is not None]
+        return [worker for worker in self._attached() if worker.view is not None and worker.view.replica is not None]
+
+    def _find_held_up(self, now: float) -> list[tuple[Worker, str]]:
+        """Of those who could have a place and have none: who does not come, and what holds it up."""
+        found, placed = [], {worker.worker_id for worker in self._watched()}
+        for worker in self._attached():
+            member = worker.member
+            if member is None or member.coordinate is None or worker.finished or worker.worker_id in placed:
+                continue  # before it has its coordinate a worker waits, and says nothing
+            said = held_up(member, worker.watch, self._station.config.ladder.hang, now)
+            if said is None or self._station.finished:
+                worker.watch.named = False
+            else:
+                found.append((worker, said))
+        return found
+
+    def _name(self, worker: Worker, said: str) -> str:
+        """Say once who is held up: nobody waits for it, so it is left."""
+        if not worker.watch.named:
+            worker.watch.named = True
+            log.warning("%s, and has no place: it may never come; nobody waits for it, and it is left", said)
+            self._station.event("held_up", worker.worker_id, reason=said)
+        return said
 
     def _listen(self, worker: Worker, now: float) -> None:
         hang = self._station.config.ladder.hang
@@ -113,8 +145,8 @@ class Vigil:
     def answer(self, accusation: Accusation) -> None:
         """This agent was asked whether it lives: so do its workers that are attached, as their records now say."""
         self._station.event("accused", None, by=accusation.by, reason=accusation.reason)
-        for worker in self._station.workers.values():
-            if worker.peer is not None and not worker.gone and worker.member is not None:
+        for worker in self._attached():
+            if worker.member is not None:
                 answered = max(worker.member.answered, accusation.generation)
                 self._attending.declare(worker, replace(worker.member, answered=answered))
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Mapping
 
 LONGEST = 300.0  # seconds of rest at most
-FORGIVEN = 600.0  # seconds in a place after which a worker's offences are forgotten
+FORGIVEN = 600.0  # seconds in a place after which a worker's offences are forgotten; without one, twice as long
 
 
 class Cooling:
@@ -24,8 +24,10 @@ class Cooling:
 
     def see(self, offences: Mapping[str, int], placed: Collection[str], now: float) -> None:
         """Take in the counts of the newest plan, and who has a place in it."""
+        # The plan that took its place from one that was forgiven counts anew: it tells of it only for a new offence.
+        anew = self.forgiven(now).intersection(self._placed).difference(placed)
         for worker_id, count in offences.items():
-            if count > self._counts.get(worker_id, 0):
+            if count > self._counts.get(worker_id, 0) or worker_id in anew:
                 self._since[worker_id] = now
         self._counts = dict(offences)
         self._since = {worker_id: since for worker_id, since in self._since.items() if worker_id in offences}
@@ -37,8 +39,10 @@ class Cooling:
         return {worker_id: end for worker_id, end in ends.items() if now < end}
 
     def forgiven(self, now: float) -> set[str]:
-        """Whose offences are to be forgotten."""
-        return {worker_id for worker_id, since in self._placed.items() if now - since >= FORGIVEN}
+        """Whose offences are to be forgotten: else a plan would tell for ever of workers that never come back."""
+        proven = {worker_id for worker_id, since in self._placed.items() if now - since >= FORGIVEN}
+        away = self._since.keys() - self._placed.keys()
+        return proven | {worker_id for worker_id in away if now - self._since[worker_id] >= 2 * FORGIVEN}
 
     def sentence(self, worker_id: str, end: float, now: float) -> str:
         """What is said of one that rests until `end`."""

@@ -6,40 +6,34 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from reknit.rendezvous.assignment import surplus
+from reknit.rendezvous.eviction import still_asked
 from reknit.rendezvous.leader.assignments import Assignments
 from reknit.rendezvous.places import Candidate
 from reknit.rendezvous.plan import Observed, Outcome, history, is_excluded, runs
 from reknit.rendezvous.records import FINISHED, LOST, Member, Name, Plan, Spec
+from reknit.rendezvous.view import some
 
 
 class FreshStarts:
-    """Remembers who was asked: each process is asked once by one leader.
+    """Asks each process once: what a plan asks for stands in those that follow it (`eviction.still_asked`).
 
     `detect`: seconds for which a member must have been superfluous where it is.
     """
 
     def __init__(self, detect: float) -> None:
         self._detect = detect
-        self._asked: set[Name] = set()
         self._surplus: tuple[tuple[Name, ...], float] = ((), 0.0)
-        self._put_out: dict[Name, float] = {}
 
-    def recall(self, previous: Plan, observed: Sequence[Observed], now: float) -> Outcome | None:
-        """Ask members that were taken for lost, but live and are back.
-
-        The plan that put somebody out has asked it already; but its agent may have seen only a later one.
-        """
+    def recall(self, previous: Plan, observed: Sequence[Observed]) -> Outcome | None:
+        """Ask members that were taken for lost, but live and are back."""
         members, past = [o.member for o in observed if not o.member.dead], history(previous)
-        self._put_out = {m.name: self._put_out.get(m.name, now) for m in members if m.name in previous.evicted}
         if previous.state in (FINISHED, LOST) or (previous.replicas and not runs(previous, members)):
             return None
-        late = {name for name, since in self._put_out.items() if now >= since + self._detect}
-        back = {m.name for m in members if is_excluded(m, past) and not m.finished} - self._put_out.keys()
-        names = tuple(sorted((late | back).difference(self._asked, previous.restart)))
+        back = {m.name for m in members if m.name in previous.evicted or (is_excluded(m, past) and not m.finished)}
+        names = tuple(sorted(back.difference(previous.restart)))
         if not names:
             return None
-        self._asked.update(names)
-        reason = f"asking {', '.join(map(str, names))}, taken for lost and back, to start afresh"
+        reason = f"asking {some(names)}, taken for lost and back, to start afresh"
         return Outcome(restart_plan(previous, names, members, reason), reason)
 
     def restart(
@@ -59,7 +53,7 @@ class FreshStarts:
         over = surplus(candidates, previous.names, assignments.to(candidates, size), spec.wanted, size)
         if not runs(previous, members):  # who had a place may still hold the only copy of a state
             over = () if previous.replicas else tuple(name for name in over if name not in history(previous))
-        return self._ask(tuple(name for name in over if name not in self._asked), previous, members, now)
+        return self._ask(tuple(name for name in over if name not in previous.restart), previous, members, now)
 
     def _ask(self, over: tuple[Name, ...], previous: Plan, members: Collection[Member], now: float) -> Outcome | None:
         if over != self._surplus[0]:
@@ -67,10 +61,9 @@ class FreshStarts:
         if not over:
             return None
         due = self._surplus[1]
-        reason = f"{', '.join(map(str, over))} to start afresh: no replica needs them where they are"
+        reason = f"{some(over)} to start afresh: no replica needs them where they are"
         if now < due:
             return Outcome(None, f"waiting before asking {reason}", again=due)
-        self._asked.update(over)
         return Outcome(restart_plan(previous, over, members, f"asking {reason}"), reason)
 
 
@@ -78,13 +71,14 @@ def restart_plan(previous: Plan, names: tuple[Name, ...], members: Collection[Me
     """The next generation with the same places, which asks `names` to start afresh."""
     generation = previous.generation + 1
     here = {member.name for member in members}
+    idle = here - previous.names
     return replace(
         previous,
         generation=generation,
         reason=reason,
         former=tuple(former for former in previous.former if former.name in here),
-        spares=tuple(sorted(here - previous.names)),
-        restart=names,
+        spares=tuple(sorted(idle)),
+        restart=still_asked(previous, names, idle),
         target=None,
         restore=False,
         placed=generation if previous.replicas else previous.placed,

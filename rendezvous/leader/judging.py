@@ -22,13 +22,13 @@ class Judging:
         self._failed = False
         self.open = False  # somebody is stuck, so that it has to be looked at again in time
 
-    def hung(self, observed: Sequence[Observed], plan: Plan, now: float) -> Mapping[Name, str]:
-        """Whom to put out, and why."""
+    def hung(self, observed: Sequence[Observed], plan: Plan, now: float, settles: float) -> Mapping[Name, str]:
+        """Whom to put out, and why; nobody before `settles`: after an outage the records tell of what was before it."""
         living, placed = [o for o in observed if not o.member.dead], plan.names
         self.open = self._judge is not None and any(
             o.member.stall is not None and o.member.name in placed for o in living
         )
-        if self._judge is None or not self.open:
+        if self._judge is None or not self.open or now < settles:
             return {}
         try:
             return self._judge(living, plan, now)

@@ -20,6 +20,7 @@ from reknit.rendezvous.leader.cooling import Cooling
 from reknit.rendezvous.leader.fresh_starts import FreshStarts
 from reknit.rendezvous.leader.inbox import Inbox
 from reknit.rendezvous.leader.judging import Judge, Judging
+from reknit.rendezvous.leader.missing import Missing
 from reknit.rendezvous.leader.news import News, newest
 from reknit.rendezvous.leader.publisher import NOTHING, Publisher, newest_reported
 from reknit.rendezvous.leader.roster import Roster
@@ -95,7 +96,7 @@ class Term:
         self.assignments = Assignments(publisher.fence, rejected, known.given)
         self.accusations = Accusations(publisher.fence, self.roster, rejected)
         self._cooling, self._fresh_starts = Cooling(detect), FreshStarts(detect)
-        self._judging = Judging(judge)
+        self._judging, self._missing = Judging(judge), Missing()
         self.standing_spec, self._earlier = StandingSpec(publisher.fence, rejected, known.spec), known.earlier
         self.inbox = Inbox()
         self.waiting_for = "nothing is known yet"
@@ -105,6 +106,7 @@ class Term:
         self._back_at: float | None = None
         self._lost_at = -math.inf
         self._complained = False
+        self._grave = ""
 
     @property
     def revision(self) -> int:
@@ -174,11 +176,14 @@ class Term:
         self._cooling.see(dict(previous.offences), {name.worker_id for name in previous.names}, now)
         previous = forgiven(previous, self._cooling.forgiven(now))
         resting = self._cooling.resting(now)
-        findings = Findings(self._judging.hung(observed, previous, now), resting.keys(), causes, self._lost_at)
+        settles = self._tenure.settles(now)
+        hung = self._judging.hung(observed, previous, now, settles)
+        missed = self._missing.see(previous, observed, now)
+        findings = Findings(hung, resting.keys(), causes, self._lost_at, missed, min(settles, now + LOOK))
         outcome = next_plan(observed, spec, previous, now, self._patience, findings)
         candidates = self._candidates(previous, observed, resting)
         if outcome.plan is None and outcome.again is None:
-            asked = self._fresh_starts.recall(previous, observed, now) or self._fresh_starts.restart(
+            asked = self._fresh_starts.recall(previous, observed) or self._fresh_starts.restart(
                 previous, observed, candidates, self.assignments, spec, now
             )
             outcome = asked or outcome
@@ -212,6 +217,9 @@ class Term:
         now: float,
     ) -> None:
         """Note what is waited for, and when to look again."""
+        if outcome.grave and outcome.reason != self._grave:
+            logger.warning("%s", outcome.reason)
+        self._grave = outcome.reason if outcome.grave else ""
         here = {o.member.worker_id for o in observed if not o.member.dead and o.member.name not in previous.names}
         rests = [self._cooling.sentence(w, resting[w], now) for w in sorted(here & resting.keys())]
         self.waiting_for = "; ".join([outcome.reason, *rests])

@@ -74,6 +74,9 @@ class Candidacy:
         self._leader: Entry | None = None
         self._leader_known = False
         self._campaign_at = 0.0
+        self._led = False  # whether this agent is the last that led, as far as is known
+        self._make_way_until = 0.0
+        self._joining = False
         self.lease: Lease | None = None
         self.contact: Contact | None = None
         self.down_since: float | None = None
@@ -87,6 +90,10 @@ class Candidacy:
         self.counters["leases_adopted"] += 1
         self._emit(LeaseGranted(lease.id, float(lease.ttl), False))
 
+    def join(self) -> None:
+        """Note that there may be others, whose leases may just have ended together.  Before `start`."""
+        self._joining = True
+
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
@@ -95,6 +102,8 @@ class Candidacy:
         """Take in the newest state of the leader key."""
         with self._condition:
             self._leader, self._leader_known, self._campaign_at = leader, True, 0.0
+            if leader is not None and (self.lease is None or leader.lease != self.lease.id):
+                self._led = False
         self._wake()
 
     def lose(self, lease: Lease) -> None:
@@ -116,6 +125,16 @@ class Candidacy:
             self._doubtful = True
             self._calm_at = time.monotonic() + CALM
         self._wake()
+
+    def begin_anew(self) -> None:
+        """The store may have lost what it held: look after the lease, and make way for whoever led until now.
+
+        Nobody else knows who sits where.
+        """
+        with self._condition:
+            if not self._led:
+                self._make_way_until = time.monotonic() + CALM
+        self.doubt()
 
     @property
     def leader(self) -> str | None:
@@ -199,6 +218,8 @@ class Candidacy:
         with self._condition:
             self.lease = lease
             before = self.contact or Contact(float(lease.ttl), asked)
+            if self._joining and not again:  # of an outage before its time it knows nothing
+                before = before.end(now)
             self.contact = before.renew(asked, now, float(lease.ttl))
             self.counters["leases_granted"] += 1
         self._use(lease)
@@ -256,8 +277,9 @@ class Candidacy:
             self._take_office(decision.revision)
             return deadline - now
         self._step_down(decision.reason)
-        if now < self._campaign_at:
-            return self._campaign_at - now
+        wait = max(self._campaign_at, self._make_way_until if decision.role is Role.CAMPAIGN else 0.0) - now
+        if wait > 0:
+            return wait
         if decision.role is Role.CAMPAIGN and lease is not None:
             self._campaign(lease)
         elif decision.role is Role.CLEAR and leader is not None:
@@ -291,7 +313,7 @@ class Candidacy:
             return
         self._step_down("the leader key was created anew")
         with self._condition:
-            self.revision = revision
+            self.revision, self._led = revision, True
             self.counters["elections"] += 1
         logger.info("%s leads the job (revision %d)", self._agent_id, revision)
         self._emit(Elected(revision))

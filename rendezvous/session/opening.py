@@ -10,15 +10,13 @@ import logging
 import time
 from dataclasses import dataclass
 
-from reknit.rendezvous.accusation import decode_agent
+from reknit.rendezvous.accusation import AgentRecord, decode_agent
 from reknit.rendezvous.codec import decode_member, decode_spec, encode_spec
-from reknit.rendezvous.earlier import earlier_generation
 from reknit.rendezvous.errors import LeaseLost, ReknitError, StoreUnavailable
 from reknit.rendezvous.keys import Keys
-from reknit.rendezvous.parts import decode_head
 from reknit.rendezvous.records import Member, Spec
 from reknit.rendezvous.rejected import Rejected
-from reknit.rendezvous.store.protocol import Compare, Lease, Put, Store
+from reknit.rendezvous.store.protocol import Compare, Entry, Lease, Put, Store
 
 logger = logging.getLogger(__name__)
 
@@ -67,31 +65,34 @@ class Opening:
             logger.info("the job has a spec already, which is used: %s", standing)
         return standing
 
-    def look_back(self, timeout: float) -> int:
-        """See `Session.look_back`."""
-        found = self._store.list(self._keys.members, timeout=timeout).entries
-        entry = self._store.get(self._keys.head, timeout=timeout)
-        head = None if entry is None else self._rejected.read(entry, decode_head)
-        members = (self._rejected.read(found_entry, decode_member) for found_entry in found if found_entry.lease)
-        return earlier_generation(head, [member for member in members if member is not None])
+    def namesake(self, timeout: float) -> tuple[Entry, AgentRecord] | None:
+        """The record that stands under this agent's name, on a lease."""
+        entry = self._store.get(self._keys.agent(self._agent_id), timeout=timeout)
+        record = None if entry is None else self._rejected.read(entry, decode_agent)
+        return None if entry is None or record is None or not entry.lease else (entry, record)
 
-    def earlier_lease(self, host: str, timeout: float) -> Lease | None:
-        """The lease on which an earlier life of this agent, on the same host, left its record; None if there is none.
+    def earlier_lease(self, node: str, timeout: float) -> Lease | None:
+        """The lease on which an earlier life of this agent, at the same node, left its record; None if there is none.
 
         Its time to live is not known, and it may have ended by now.
         """
-        entry = self._store.get(self._keys.agent(self._agent_id), timeout=timeout)
-        record = None if entry is None else self._rejected.read(entry, decode_agent)
-        if entry is None or record is None or not entry.lease:
+        found = self.namesake(timeout)
+        if found is None:
             return None
-        if record.host != host:  # of the same name by mistake, or moved: its workers are not here
-            logger.warning("an agent %s is known on host %s, too: its lease is left alone", self._agent_id, record.host)
+        entry, record = found
+        if record.node != node:  # of the same name by mistake, or moved: its workers are not here
+            logger.warning(
+                "an agent %s is known on host %s (%s), too: its lease is left alone; give each agent a name of its own",
+                self._agent_id,
+                record.host,
+                record.node,
+            )
             return None
         return Lease(entry.lease, 0)
 
-    def legacy(self, host: str, timeout: float) -> Legacy | None:
+    def legacy(self, node: str, timeout: float) -> Legacy | None:
         """The earlier life's lease, if it can still be renewed, and what hangs on it."""
-        lease = self.earlier_lease(host, timeout)
+        lease = self.earlier_lease(node, timeout)
         if lease is None:
             return None
         asked = time.monotonic()

@@ -2,8 +2,8 @@
 
 A shell that ties together `opening` (what is settled before the start), `candidacy` (the lease and the election),
 `mirror` (the records), `views` (the plan's parts) and `accusations` (whether agents live).  Everything that the agent's
-loop calls returns at once, but `close` and what is for before `start`: `propose_spec`, `look_back`, `adopt` and
-`revoke_earlier`.  What comes of it arrives through `emit`, as one of the events of `session.events`.
+loop calls returns at once, but `close` and what is for before `start`: `propose_spec`, `look_back`, `namesake`,
+`adopt` and `revoke_earlier`.  What comes of it arrives through `emit`, as one of the events of `session.events`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.session.accusations import Accuser, Responder
 from reknit.rendezvous.session.candidacy import Candidacy, Timing
 from reknit.rendezvous.session.events import Assigned, DrainAsked, HeadSeen, SessionEvent
+from reknit.rendezvous.session.looking_back import LookingBack
 from reknit.rendezvous.session.mirror import Mirror
 from reknit.rendezvous.session.opening import Opening, SpecMismatchError
 from reknit.rendezvous.session.reading import JobReader
@@ -91,7 +92,7 @@ class Session:
         self._members: dict[str, Member] = {}
         self._given: dict[str, tuple[Name, int]] = {}
         self._told: dict[str, Name] = {}
-        self._watches = Watches(store, candidacy.doubt)  # is the lease gone, too?
+        self._watches = Watches(store, candidacy.begin_anew)
 
     # ---------------------------------------------------------------- what the agent calls
 
@@ -175,19 +176,31 @@ class Session:
     def look_back(self, *, timeout: float = 10.0) -> int:
         """The newest generation of an earlier run of this job, 0 for none; call it before `start`, it waits.
 
+        Where something is left of a run it takes until one of its agents has renewed its lease, or, if none does, up
+        to two leases; after `adopt` has found something it takes a moment.  Raises StoreUnavailable when the store
+        has not answered for `timeout` seconds.
+        """
+        self._candidacy.join()
+        back = LookingBack(self._store, self._keys, self._rejected, self._timing.ttl, timeout)
+        return back.earlier(patient=self._candidacy.lease is None)
+
+    def namesake(self, *, timeout: float = 10.0) -> AgentRecord | None:
+        """The agent known by this agent's name, which may be its earlier life; call it before `start`, it waits.
+
         Raises StoreUnavailable after `timeout` seconds.
         """
-        return self._opening.look_back(timeout)
+        found = self._opening.namesake(timeout)
+        return None if found is None else found[1]
 
-    def adopt(self, host: str, *, timeout: float = 10.0) -> list[Member]:
-        """Go on with the lease of an earlier life of this agent on `host`; call it before `start`, it waits.
+    def adopt(self, node: str, *, timeout: float = 10.0) -> list[Member]:
+        """Go on with the lease of an earlier life of this agent at `node`; call it before `start`, it waits.
 
         Returns the records that hang on that lease, those of the dead included: they count as declared, so they are
         only written when they change.  With the lease comes the office, if the earlier life led.  Returns nothing if
-        that lease has ended, or is another host's; then the session begins with a new one.  It is the caller's to know
+        that lease has ended, or is another node's; then the session begins with a new one.  It is the caller's to know
         that the earlier life is over.  Raises StoreUnavailable after `timeout` seconds.
         """
-        legacy = self._opening.legacy(host, timeout)
+        legacy = self._opening.legacy(node, timeout)
         if legacy is None:
             return []
         logger.info(
@@ -198,13 +211,13 @@ class Session:
         self._candidacy.adopt(legacy.lease, legacy.asked)
         return list(legacy.members)
 
-    def revoke_earlier(self, host: str, *, timeout: float = 10.0) -> bool:
-        """End the lease of an earlier life of this agent on `host`, and all that hangs on it; return if there was one.
+    def revoke_earlier(self, node: str, *, timeout: float = 10.0) -> bool:
+        """End the lease of an earlier life of this agent at `node`, and all that hangs on it; return if there was one.
 
         For an agent whose earlier workers are nobody's any more.  Call it before `start`, it waits.  Raises
         StoreUnavailable after `timeout` seconds.
         """
-        lease = self._opening.earlier_lease(host, timeout)
+        lease = self._opening.earlier_lease(node, timeout)
         if lease is not None:
             logger.info("ending lease %x of this agent's earlier life", lease.id)
             self._store.revoke(lease, timeout=timeout)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.2, 5.0  # seconds from a death to the next start; doubles
+_HEALTHY = 60.0  # seconds of life after which a death has nothing to do with the one before
 _STOP_SECONDS = 2.0  # it may wait for its clients to leave
 
 # Run by a Python of its own between us and etcd, since nothing may run between fork and exec in a process that has
@@ -29,6 +31,11 @@ if sys.platform == "linux":
         sys.exit("the parent has ended already")
 os.execv(sys.argv[2], sys.argv[2:])
 """
+
+
+def next_delay(before: float, lived: float) -> float:
+    """The seconds until the next start of an etcd that `lived` so long, after a wait of `before` (0: none)."""
+    return _FIRST_DELAY if before == 0 or lived >= _HEALTHY else min(2 * before, _LONGEST_DELAY)
 
 
 class EtcdProcess:
@@ -88,15 +95,16 @@ class EtcdProcess:
             started.put(error)
             return
         started.put(process)
-        delay = _FIRST_DELAY
+        delay, began = 0.0, time.monotonic()
         while True:
             code = process.wait()
+            delay = next_delay(delay, time.monotonic() - began)
             if not self._kept or self._ended.is_set():
                 return
             logger.warning("etcd has ended (code %d), see %s: starting it again in %.1f s", code, self._log, delay)
             if self._ended.wait(delay):
                 return
-            delay = min(2 * delay, _LONGEST_DELAY)
+            began = time.monotonic()
             with self._lock:
                 if self._ended.is_set():
                     return

@@ -8,8 +8,8 @@ watch dies.
 streams of its parent.  So a process that imports this module starts others by exec only (`subprocess`, never
 `os.fork` or the fork method of `multiprocessing`); a store that finds itself in a forked child refuses to work.
 
-Together with its helpers `etcd_calls`, `etcd_watch` and `etcd_messages` this is the only importer of etcd3, grpc and
-protobuf.
+Together with its helpers `etcd_calls`, `etcd_connection`, `etcd_watch` and `etcd_messages` this is the only importer of
+etcd3, grpc and protobuf.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import Any
 
 from reknit.rendezvous.errors import LeaseLost, StoreError
 from reknit.rendezvous.store.endpoints import TlsFiles, parse_endpoints
-from reknit.rendezvous.store.etcd_calls import Connection, EtcdCalls, PermissionDenied
+from reknit.rendezvous.store.etcd_calls import EtcdCalls, PermissionDenied
+from reknit.rendezvous.store.etcd_connection import Connection
 from reknit.rendezvous.store.etcd_messages import rpc
 from reknit.rendezvous.store.etcd_watch import EtcdWatch, encode, key_range, to_entry, to_snapshot
 from reknit.rendezvous.store.protocol import (
@@ -154,6 +155,16 @@ class EtcdStore:
                 f"lease {lease.id:x} is gone from etcd: it ran out or was revoked, and its keys are deleted"
             )
         return int(answer.TTL)
+
+    def time_to_live(self, lease: Lease, *, timeout: float | None = None) -> int | None:
+        """Return the whole seconds that the lease has yet, or None, see `Store.time_to_live`."""
+        request = rpc.LeaseTimeToLiveRequest(ID=lease.id)
+        doing = f"a question about lease {lease.id:x}"
+        try:
+            answer = self._calls.call(lambda c: c.lease.LeaseTimeToLive, request, doing, timeout)
+        except LeaseLost:
+            return None
+        return None if answer.TTL < 0 else int(answer.TTL)  # etcd reports one that is gone as -1
 
     def revoke(self, lease: Lease, *, timeout: float | None = None) -> None:
         """End the lease and delete its keys, see `Store.revoke`."""

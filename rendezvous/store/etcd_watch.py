@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from reknit.rendezvous.errors import StoreRefused
-from reknit.rendezvous.store.etcd_calls import Connection, EtcdCalls
+from reknit.rendezvous.store.etcd_calls import EtcdCalls
+from reknit.rendezvous.store.etcd_connection import Connection
 from reknit.rendezvous.store.etcd_messages import grpc, kv, rpc
 from reknit.rendezvous.store.protocol import Entry, Event, OnEvents, OnReset, Snapshot
 

@@ -165,6 +165,12 @@ class MemoryStore:
             raise _lost(lease)
         return state.ttl
 
+    def time_to_live(self, lease: Lease, *, timeout: float | None = None) -> int | None:
+        """The whole seconds that the lease has yet, or None, see `Store.time_to_live`."""
+        with self._operation():
+            state = self._leases.get(lease.id)
+            return None if state is None else math.floor(state.deadline - self._clock())
+
     def revoke(self, lease: Lease, *, timeout: float | None = None) -> None:
         """End the lease and delete its keys, see `Store.revoke`."""
         with self._operation():

@@ -192,6 +192,9 @@ class Store(Protocol):
     def keep_alive(self, lease: Lease, *, timeout: float | None = None) -> int:
         """Renew the lease and return its time to live in seconds.  Raises LeaseLost if it is gone."""
 
+    def time_to_live(self, lease: Lease, *, timeout: float | None = None) -> int | None:
+        """How long the lease has yet if nobody renews it, in whole seconds rounded down; None if it is gone."""
+
     def revoke(self, lease: Lease, *, timeout: float | None = None) -> None:
         """End the lease now and delete its keys at one revision.  A lease that is gone already is no error."""
 

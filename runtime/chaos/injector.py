@@ -8,6 +8,7 @@ nobody.  The fault tests strike through this module too.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Iterable
@@ -53,6 +54,13 @@ class Grip:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, number)
         return moment
+
+    def all_ended(self) -> bool:
+        """Whether none of them runs or is stopped any more."""
+        poll = select.poll()
+        for descriptor in self._descriptors.values():
+            poll.register(descriptor, select.POLLIN)
+        return len(poll.poll(0)) == len(self._descriptors)
 
     def close(self) -> None:
         """Let go, whatever state they are in."""

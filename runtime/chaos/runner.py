@@ -17,12 +17,12 @@ from reknit.rendezvous.records import FINISHED, LOST, Member
 from reknit.rendezvous.store.etcd import EtcdStore
 from reknit.runtime.chaos import choice
 from reknit.runtime.chaos.choice import STOP, Fault, Hold, Orders, Situation, choose
-from reknit.runtime.chaos.identity import look, why_no_agent, why_no_worker
 from reknit.runtime.chaos.injector import Grip
 from reknit.runtime.chaos.report import FAILED, RECOVERED, Strike, describe, table, verdict
 from reknit.runtime.chaos.situation import Job, join_names
 from reknit.runtime.chaos.watch import JobWatch
 from reknit.runtime.config import EtcdAccess
+from reknit.runtime.identity import look, why_no_agent, why_no_worker
 
 CONNECT_SECONDS = 10.0
 _POLL_SECONDS = 0.02  # between looks at the clock; news from the store comes at once
@@ -115,6 +115,7 @@ class Striker:
         self._running: tuple[int, float] | None = None  # the generation in which all were ready, and since when
         self._known: dict[tuple[str, str, int], str] = {}  # why a process may not be struck; empty: it may
         self._quiet_since = self._began
+        self._waiting = ""
         self._greeted = False
         self.strikes: list[Strike] = []
         self.why = ""
@@ -181,7 +182,6 @@ class Striker:
             self.strikes[-1] = replace(strike, outcome=RECOVERED, seconds=taken)
             where = "" if plan is None else f", replicas: {len(plan.replicas)}: {plan.reason}"
             self._say(f"recovered in {taken:.2f} s: generation {job.generation}{where}")
-            self._quiet_since = now
             return
         lost = plan is not None and plan.state == LOST
         if lost or taken > self._chaos.deadline:
@@ -219,7 +219,8 @@ class Striker:
             if member.host != self._host:
                 why = f"it is on host {member.host}, and this is {self._host}"
             else:
-                why = why_no_worker(look(member.pid), member.worker_id, agent.pid)
+                kept_by = 0 if self._why_not_agent(member.agent, job) else agent.pid
+                why = why_no_worker(look(member.pid), member.worker_id, kept_by)
             self._remember(key, member.worker_id, why)
         return self._known[key]
 
@@ -229,7 +230,7 @@ class Striker:
         if key not in self._known:
             why = f"it is on host {record.host}, and this is {self._host}"
             if record.host == self._host:
-                why = why_no_agent(look(record.pid), self._chaos.job)
+                why = why_no_agent(look(record.pid), self._chaos.job, name)
             self._remember(key, f"agent {name}", why)
         return self._known[key]
 
@@ -243,9 +244,11 @@ class Striker:
         agent = job.agents.get(fault.workers[0].agent)
         root = agent.pid if agent is not None else 0
         grip = Grip([*([root] if fault.agent else []), *(member.pid for member in fault.workers)])
-        reasons = [why_no_worker(look(member.pid), member.worker_id, root) for member in fault.workers]
+        doubt = why_no_agent(look(root), self._chaos.job, agent.agent) if agent is not None else "it has no record"
+        kept_by = 0 if doubt else root
+        reasons = [why_no_worker(look(member.pid), member.worker_id, kept_by) for member in fault.workers]
         if fault.agent:
-            reasons.append(why_no_agent(look(root), self._chaos.job))
+            reasons.append(doubt)
         if grip.missing or any(reasons):
             grip.close()  # it is ending by itself: the records will say so
             return
@@ -253,18 +256,27 @@ class Striker:
         self.strikes.append(Strike(moment, fault, job.generation))
         self._say(f"{describe(fault)} in generation {job.generation}")
         if fault.kind == STOP:
+            self._let_go()
             self._stopped.append(grip)
         else:
             grip.close()
 
+    def _let_go(self) -> None:
+        """Forget what was stopped once and has ended since."""
+        ended = [grip for grip in self._stopped if grip.all_ended()]
+        self._stopped = [grip for grip in self._stopped if grip not in ended]
+        for grip in ended:
+            grip.close()
+
     def _wait(self, hold: Hold, now: float) -> None:
+        """Say for what it waits, if that lasts."""
+        if hold.reason != self._waiting:
+            self._waiting, self._quiet_since = hold.reason, now
         if hold.reason:
             self.why = hold.reason
-        else:
-            self._quiet_since = now
-        if now - self._quiet_since > _PATIENT_SECONDS and hold.reason:
-            self._quiet_since = now + 5 * _PATIENT_SECONDS
-            self._say(f"waiting: {hold.reason}")
+            if now - self._quiet_since > _PATIENT_SECONDS:
+                self._quiet_since = now + 5 * _PATIENT_SECONDS
+                self._say(f"waiting: {hold.reason}")
 
 
 def summary(job: Job, host: str) -> str:

@@ -12,6 +12,8 @@ from typing import Protocol
 from reknit.rendezvous.records import Name
 from reknit.runtime.errors import Interrupted
 
+MOST = 128  # names of each kind in a report: who leaves last sees all others gone, and each report goes to the store
+
 
 class Watched(Protocol):
     """A group that knows which of its ranks have closed their connections."""
@@ -39,5 +41,5 @@ class Evidence:
             self.gone.update(names[rank] for rank in group.peers_gone())
 
     def fields(self) -> dict[str, list[Name]]:
-        """For the report."""
-        return {"gone": sorted(self.gone), "absent": sorted(self.absent)}
+        """For the report: not more than `MOST` of each."""
+        return {"gone": sorted(self.gone)[:MOST], "absent": sorted(self.absent)[:MOST]}

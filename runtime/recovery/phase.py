@@ -113,7 +113,10 @@ class Watch:
         self._worked = 0.0  # when it was last seen doing anything else, for longer than a moment
 
     def look(self, now: float, moment: float) -> Stuck | None:
-        """What the thread has been at for longer than a `moment` (seconds); None if for less."""
+        """What the thread is at, and for how long without a break; None if it got on within a `moment` (seconds).
+
+        Short phases that follow each other without any progress are told of, too: silence would look like a hang.
+        """
         phase = self._phase
         at, excuse = phase.at, phase.excuse
         if now - phase.progress < moment:
@@ -133,9 +136,7 @@ class Watch:
             since = max(at.since, self._idle, over)
             if now - since >= moment:
                 self._worked = now
-        if now - since < moment:
-            return None
-        return Stuck(name, kind, now - since, limit_of(kind, self._hang, tuple(phase.step_seconds)))
+        return Stuck(name, kind, max(0.0, now - since), limit_of(kind, self._hang, tuple(phase.step_seconds)))
 
 
 def kind_of(at: At, excuse: Excuse | None, files: Sequence[str], now: float) -> str:
@@ -148,7 +149,11 @@ def kind_of(at: At, excuse: Excuse | None, files: Sequence[str], now: float) -> 
 
 
 def waits_in(file: str, scope: str) -> bool:
-    """Whether a thread whose innermost frame is in this file waits for others."""
+    """Whether a thread whose innermost frame is in this file waits for others.
+
+    A thread that waits for its device (`loss.item()`, torch.cuda.synchronize) does not: the device may compute, hang,
+    or wait for another stage's, which no frame tells.  `health.verdict` spares it as long as a mate may be at fault.
+    """
     if file.startswith(WORKING):
         return False
     return file.startswith(WAITING) or (scope == PATIENT and file.startswith(OURS))

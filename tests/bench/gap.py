@@ -27,7 +27,7 @@ from reknit.runtime.supervisor.restart import RestartPolicy
 REPLICAS = 3
 STEP_MS = 33
 SETTLED_STEPS = 10  # at full strength, between two kills
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 180  # a busy machine takes that long to import torch again
 SCRIPT = ROOT / "deploy" / "examples" / "train_ddp.py"
 
 

@@ -39,7 +39,8 @@ class Campaign:
     def victim(self, coordinate: int) -> str:
         """The worker at a coordinate that has lived longest: who dies often in a row is restarted late."""
         self.run.poll()
-        there = [worker for worker, place in self.run.coordinates().items() if place == coordinate]
+        newest = max(event["generation"] for event in self.run.of("placed"))
+        there = [event["worker"] for event in self.run.of("placed", generation=newest, coordinate=coordinate)]
         started = {event["worker"]: event["t"] for event in self.run.of("attached")}
         return min(there, key=lambda worker: started[worker])
 
@@ -77,13 +78,11 @@ class Campaign:
         self.run.wait(lambda: not fault.exists(), 10.0, f"{worker} to come to {phase}")
         died = self.run.wait_event("worker_died", 4 * hang + 10, since, worker=worker)
         assert died["pid"] == pid
-        plan = next(
-            plan for plan in self.run.of("plan", since) if plan["generation"] > self.run.events[since - 1]["generation"]
-        )
+        plan = next(self.run.of("plan", since))
         assert plan["reason"].startswith(worker), plan
         others = {event["worker"] for event in self.run.of("worker_died", since)} - {worker}
         assert not others, f"{others} were put out beside {worker}"
-        self.recover(self.run.events.index(died))
+        self.recover(self.run.events.index(plan))  # a spare may be there before the death is told
         return died
 
 

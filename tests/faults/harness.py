@@ -30,7 +30,7 @@ TRAIN_DATA, TRAIN_PIPE = SCRIPTS / "train_data.py", SCRIPTS / "train_pipe.py"
 EXAMPLES = ROOT / "deploy" / "examples"
 START_SECONDS = 60.0  # a busy machine imports torch for that long
 MARK = "REKNIT_TEST_RUN"  # in the environment of everything that a run starts, so that it is found again
-LAST_STEPS = 30  # from the order to stop to the last step: every worker must have read it by then
+LAST_STEPS = 100  # from the order to stop to the last step: every worker must have read it by then
 
 
 class JobRun:
@@ -242,6 +242,11 @@ class JobRun:
         pid = self.pids()[worker]
         _kill(pid, number)
         return pid
+
+    def kill_started(self, worker: str, number: int = signal.SIGKILL) -> None:
+        """Send a signal to a worker that may not have attached yet."""
+        started = [event["pid"] for event in self.of("worker_started", worker=worker)]
+        _kill(started[-1], number)
 
     def fail_at(self, worker: str, phase: str, step: int | None = None, number: int = signal.SIGKILL) -> Path:
         """Let `worker` send itself a signal when it is first at `phase` of `step` (by default: soon) or a later one."""

@@ -71,7 +71,9 @@ class Hosts:
     def leader(self) -> JobRun:
         """The host whose agent leads: the last one that said so, of those that live."""
         led = [
-            run for run in self.living if run.output().rfind("leads the job") > run.output().rfind("no longer leads")
+            run
+            for run in self.living
+            if run.output().rfind("leads the job (revision") > run.output().rfind("no longer leads")
         ]
         assert led, "nobody leads"
         return led[-1]

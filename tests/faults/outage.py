@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from tests.faults import invariants, problem
 from tests.faults.etcd_cluster import EtcdCluster, wait_until
-from tests.faults.harness import START_SECONDS, Event, JobRun
+from tests.faults.harness import START_SECONDS, Event
 from tests.faults.hosts import JOB, Hosts
 from tests.faults.pace import assert_as_even, pace
 
@@ -63,17 +63,14 @@ class Ordeal:
         wait_until(complete, timeout, "the records to be in etcd")
 
     def kill_one(self) -> tuple[float, Event]:
-        """SIGKILL a worker, each time of the next host; return when that was, and what its agent says of it."""
-        run = self._next_host()
-        turn = next(self._turn)
-        worker = sorted(run.pids())[turn % len(run.pids())]
+        """SIGKILL a worker, each time another one; return when that was, and what its agent says of it."""
+        turn, living = next(self._turn), self.hosts.living
+        run = living[turn % len(living)]
+        workers = sorted(run.pids())
+        worker = workers[turn // len(living) % len(workers)]
         at = time.monotonic()
         pid = run.kill(worker)
         return at, run.wait_event("worker_died", worker=worker, pid=pid)
-
-    def _next_host(self) -> JobRun:
-        living = self.hosts.living
-        return living[next(self._turn) % len(living)]
 
     def recover(self, died: Event, away: float = 0.0) -> None:
         """Wait for full strength after this death; all invariants hold, and nobody else died with it.

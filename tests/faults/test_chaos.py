@@ -17,6 +17,7 @@ from tests.faults.harness import START_SECONDS
 from tests.faults.hosts import JOB, Hosts, several
 
 REPLICAS = 2
+NEWS_SECONDS = 10.0  # until a busy machine's chaos has heard through etcd that the job trains again
 
 
 @pytest.fixture
@@ -43,23 +44,38 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, said
 
 
+def seen(process: subprocess.Popen[str], what: str, times: int = 1) -> str:
+    """Read what it says until `what` was said so often; return all of it."""
+    said = ""
+    assert process.stdout is not None
+    while said.count(what) < times:
+        line = process.stdout.readline()
+        assert line, said
+        said += line
+    return said
+
+
+@pytest.mark.timeout(240)
 def test_it_kills_workers_and_the_report_tells(hosts: Hosts, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    options = ["--kinds", "kill", "--every", "500ms", "--for", "3s", "--seed", "7", "--json", str(report)]
-    with chaos(hosts, options) as process:
-        code, said = ended(process)
+    with chaos(hosts, ["--kinds", "kill", "--every", "500ms", "--seed", "7", "--json", str(report)]) as process:
+        said = seen(process, "recovered in", times=2)  # a busy machine needs its time for that
+        process.send_signal(signal.SIGINT)
+        code, rest = ended(process)
+    said += rest
     assert code == 0, said
     strikes = json.loads(report.read_text())["strikes"]
-    assert len(strikes) >= 2, said
-    for strike in strikes:
+    recovered = [strike for strike in strikes if strike["outcome"] == "recovered"]
+    assert recovered == strikes[: len(recovered)]
+    assert len(recovered) >= max(2, len(strikes) - 1)  # it may have struck once more
+    for strike in recovered:
         (died,) = [e for name, pid in strike["workers"].items() for e in hosts.of("worker_died", worker=name, pid=pid)]
         assert died["cause"] == "SIGKILL"
         assert died["t"] >= strike["t"]
-        assert strike["outcome"] == "recovered"
-        assert 0 < strike["seconds"] <= hosts.gap(strike["t"]) + 2.0
-    assert re.search(rf"^kill +{len(strikes)} +{len(strikes)} ", said, re.MULTILINE), said
-    assert f"the job recovered from {len(strikes)} of {len(strikes)} faults" in said
-    hosts.check(hosts.wait_strength(REPLICAS, strikes[-1]["t"]))
+        assert 0 < strike["seconds"] <= hosts.gap(strike["t"]) + NEWS_SECONDS
+    assert re.search(rf"^kill +{len(strikes)} +{len(recovered)} ", said, re.MULTILINE), said
+    assert f"the job recovered from {len(recovered)} of {len(strikes)} faults" in said
+    hosts.check(hosts.wait_strength(REPLICAS, strikes[-1]["t"], timeout=START_SECONDS))
     hosts.finish()
 
 
@@ -83,12 +99,7 @@ def test_a_strange_process_is_left_alone_and_ctrl_c_prints_the_report(hosts: Hos
     command = [sys.executable, "-u", "-c", program, "chaos", "--job", JOB, "--etcd", hosts.etcd, "--every", "0s"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        said = ""
-        assert process.stdout is not None
-        while "waiting: nothing of this job on this host can be struck" not in said:
-            line = process.stdout.readline()
-            assert line, said
-            said += line
+        said = seen(process, "waiting: nothing of this job on this host can be struck")
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=30)
     finally:

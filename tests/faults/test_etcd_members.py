@@ -42,6 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             pipe=1,
             workers=1,
             options=("--backoff", "0"),
+            arguments=("--step-ms", "30"),
         )
         try:
             for _ in range(REPLICAS):

@@ -22,6 +22,9 @@ REPLICAS, PIPE = 2, 2
 AWAY = 3.0  # seconds: less than the default lease
 FROZEN = 10.0  # all leases expire meanwhile
 BACK = 2.0  # seconds from etcd's return until the survivors of a loss train again; it takes a third of a second
+LEASE = (
+    5.0  # seconds, the default, which begins anew for all when etcd is back: who waits for its end is later than that
+)
 QUOTA = 8 << 20  # bytes
 
 
@@ -29,9 +32,14 @@ QUOTA = 8 << 20  # bytes
 def ordeal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ordeal]:
     folder = tmp_path_factory.mktemp("outages")
     with EtcdCluster(folder / "etcd", arguments=[f"--quota-backend-bytes={QUOTA}"]) as etcd:
-        # Nobody here dies of a fault of its own.
         hosts = Hosts(
-            folder, etcd.endpoint, replicas=str(REPLICAS + 1), pipe=PIPE, workers=PIPE, options=("--backoff", "0")
+            folder,
+            etcd.endpoint,
+            replicas=str(REPLICAS + 1),
+            pipe=PIPE,
+            workers=PIPE,
+            options=("--backoff", "0"),  # nobody here dies of a fault of its own
+            arguments=("--step-ms", "30"),
         )
         try:
             for _ in range(REPLICAS):
@@ -132,6 +140,22 @@ def test_wiped(ordeal: Ordeal) -> None:
     since = time.monotonic()
     ordeal.hosts.add("newcomer")
     ordeal.check(up_to=ordeal.hosts.wait_strength(ordeal.replicas, since, timeout=START_SECONDS))
+
+
+def test_a_host_dies_while_etcd_is_down(ordeal: Ordeal, record_property: Record) -> None:
+    *_, doomed = ordeal.hosts.living
+    ordeal.etcd.only.kill()
+    at = ordeal.hosts.kill_node(doomed)
+    stay(AWAY)
+    ordeal.etcd.only.start()
+    ordeal.etcd.wait_healthy()
+    back = time.monotonic()
+    late = ordeal.hosts.gap(at) - (back - at)  # nobody tells that it is dead: it is asked, and does not answer
+    print(f"training {late:.2f} s after etcd's return")
+    record_property("after return", late)
+    ordeal.replicas -= 1
+    ordeal.check(up_to=ordeal.hosts.wait_strength(ordeal.replicas, at))
+    assert late < LEASE, ordeal.hosts.generations(at)
 
 
 def test_the_job_finishes(ordeal: Ordeal) -> None:

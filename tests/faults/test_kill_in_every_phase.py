@@ -15,6 +15,7 @@ from tests.faults.campaign import DATA, PIPE, Campaign, campaign_of
 from tests.faults.fail_at import ANY, PHASES
 from tests.faults.harness import Event, JobRun
 
+COMPARED = 500  # steps: on a busy machine the job makes thousands while it waits for newcomers
 HARDLY_ANY = 1e-3  # relative difference: replicas sum in another order than one process does
 
 
@@ -72,6 +73,6 @@ def test_the_battered_job_finishes(campaign: Campaign) -> None:
     last = campaign.finish()
     losses = invariants.losses(run.events)
     assert len(losses) > 0.9 * last
-    for step, expected in zip(range(1, last + 1), problem.reference_losses(), strict=False):
+    for step, expected in zip(range(1, min(last, COMPARED) + 1), problem.reference_losses(), strict=False):
         if step in losses:
             assert losses[step] == pytest.approx(expected, rel=HARDLY_ANY), f"one process differs at step {step}"

@@ -48,7 +48,7 @@ def test_the_next_leader_dies_while_it_plans(tmp_path: Path) -> None:
         at = hosts.kill_node(first)
         # the one that says that it leads now has a plan to make: the first node's loss
         second = hosts.wait(
-            lambda: next((r for r in hosts.living if "leads the job" in r.output()), None), 10.0, "a leader"
+            lambda: next((r for r in hosts.living if "leads the job (revision" in r.output()), None), 10.0, "a leader"
         )
         hosts.kill_node(second)
         hosts.check(hosts.wait_strength(2, at))

@@ -47,6 +47,20 @@ def test_a_job_that_was_stopped_or_has_finished_is_started_again_from_step_0(tmp
             assert third.wait_end() == 0
 
 
+def test_a_job_that_was_killed_whole_is_started_again_at_once(tmp_path: Path) -> None:
+    """Its records stand as if everybody lived, until the lease ends: by default after 5 s."""
+    with EmbeddedEtcd() as etcd:
+        with again(tmp_path, etcd, "first") as first:
+            started(first)
+            first.end()
+        with again(tmp_path, etcd, "second") as second:
+            assert "nobody of the earlier run" in started(second)
+            assert "waiting for a sign of life" in second.output()
+            assert min(event["step"] for event in second.of("committed")) == 1
+            second.stop_soon()
+            assert second.wait_end() == 0
+
+
 def test_a_job_that_lost_all_its_state_ends_and_can_be_started_again(tmp_path: Path) -> None:
     with EmbeddedEtcd() as etcd:
         with again(tmp_path, etcd, "first") as first:

@@ -66,6 +66,12 @@ def lose_and_regain(hosts: NetworkedHosts, lost: JobRun, seconds: float) -> floa
     return gap
 
 
+def test_a_job_over_a_network_outlives_a_killed_worker(hosts: NetworkedHosts) -> None:
+    killed = hosts.runs[1].kill("host1-0")
+    died = hosts.runs[1].wait_event("worker_died", pid=killed)
+    hosts.check(hosts.wait_strength(REPLICAS, died["t"]))
+
+
 def test_a_link_that_is_soon_back_changes_nothing(hosts: NetworkedHosts) -> None:
     away = hosts.runs[0]
     before = hosts.generations(0).keys()

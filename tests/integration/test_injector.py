@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from reknit.runtime.chaos.identity import look, why_no_agent, why_no_worker
 from reknit.runtime.chaos.injector import Grip, strike
+from reknit.runtime.identity import look, why_no_agent, why_no_worker
 
 WaitUntil = Callable[..., None]
 
@@ -48,8 +48,10 @@ def test_what_is_stopped_goes_on_by_the_same_grip(
         grip.strike(signal.SIGCONT)
         wait_until(lambda: state(pid) == "S", timeout=5, what="the end of the stop")
         grip.strike(signal.SIGSTOP)
+        assert not grip.all_ended()
         grip.strike(signal.SIGKILL)
         assert sleepers[0].wait(5) == -signal.SIGKILL
+        assert grip.all_ended()
         grip.strike(signal.SIGCONT)  # of a process that is no more: nothing
 
 

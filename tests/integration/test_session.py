@@ -80,8 +80,8 @@ class Agent:
         self.session = Session(store, job, agent_id, self._take, TIMING)
         self.leader = Leader(store, job, self.session, patience=patience, detect=detect, operation=1.0)
         self.leader.start()
-        self.adopted = self.session.adopt("host") if adopts else []
-        self.session.set_agent(AgentRecord(agent_id, "host", os.getpid()))
+        self.adopted = self.session.adopt("node") if adopts else []
+        self.session.set_agent(AgentRecord(agent_id, "host", os.getpid(), node="node"))
         self.session.start()
 
     def _take(self, event: SessionEvent) -> None:
@@ -406,16 +406,16 @@ def test_an_agent_that_is_back_in_time_goes_on_with_its_lease_its_office_and_its
     assert record(world, "w1").dead
 
 
-def test_nothing_is_adopted_of_another_host_or_under_a_lease_that_is_gone(world: World) -> None:
+def test_nothing_is_adopted_of_another_node_or_under_a_lease_that_is_gone(world: World) -> None:
     lease = world.store.grant(60)
     key = world.keys.agent("agent-0")
-    world.store.put(key, encode_agent(AgentRecord("agent-0", "another host", 1)), lease=lease)
+    world.store.put(key, encode_agent(AgentRecord("agent-0", "host", 1, node="another node")), lease=lease)
     world.store.put(world.keys.member("w1"), encode_member(member(1)), lease=lease)
     agent = world.agent(leads=False, adopts=True)
     assert not agent.adopted
     assert agent.wait_for(LeaseGranted).lease != lease.id
     agent.close()
-    world.store.put(key, encode_agent(AgentRecord("agent-1", "host", 1)))  # on no lease: nobody's
+    world.store.put(key, encode_agent(AgentRecord("agent-1", "host", 1, node="node")))  # on no lease: nobody's
     assert not world.agent(leads=False, adopts=True).adopted
 
 
@@ -427,12 +427,12 @@ def test_an_earlier_lifes_lease_is_ended_with_all_that_hangs_on_it(
     wait_until(lambda: first.session.written and first.told(Elected))
     first.close(revoke=False)
     later = Session(world.store, world.job, "agent-0", lambda _: None, TIMING)
-    assert not later.revoke_earlier("another host")
-    assert later.revoke_earlier("host")
+    assert not later.revoke_earlier("another node")
+    assert later.revoke_earlier("node")
     assert not world.store.list(world.keys.members).entries
     assert world.store.get(world.keys.leader) is None
-    assert not later.revoke_earlier("host")
-    assert not later.adopt("host")
+    assert not later.revoke_earlier("node")
+    assert not later.adopt("node")
 
 
 # ---------------------------------------------------------------- accusations
@@ -998,6 +998,24 @@ def test_after_a_wipe_that_was_shorter_than_a_lease_everybody_is_back_at_once_an
     leader = next(agent for agent in agents if agent.session.state.leading)
     now = time.monotonic()
     assert leader.session.settles(now) > now
+    world.close()
+
+
+def test_after_a_wipe_the_same_agent_leads_as_nobody_else_knows_who_sits_where(wait_until: Callable[..., None]) -> None:
+    store = MemoryStore()
+    world = World(lambda: store)
+    agents = running(world)
+    first = agents[0].session.state
+    assert first.leading
+    assert first.lease is not None
+    store.revoke(Lease(first.lease, 3))  # so that another one leads, which is told of the wipe later than the first
+    wait_until(lambda: any(agent.session.state.leading for agent in agents[1:]))
+    leader = next(agent for agent in agents[1:] if agent.session.state.leading)
+    wait_until(lambda: agents[0].session.state.leader == leader.agent_id and agents[0].session.written)
+    terms = len(leader.told(Elected))
+    store.wipe()
+    leader.wait_for(Elected, lambda _: len(leader.told(Elected)) > terms)
+    assert [agent.agent_id for agent in agents if agent.session.state.leading] == [leader.agent_id]
     world.close()
 
 

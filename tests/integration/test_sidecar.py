@@ -20,6 +20,7 @@ from reknit.rendezvous.keys import Keys
 from reknit.rendezvous.store.embedded import EmbeddedEtcd
 from reknit.rendezvous.store.etcd import EtcdStore
 from reknit.runtime.job import EXIT_ORPHAN
+from reknit.runtime.supervisor.restart import EXIT_RESTART
 
 START_SECONDS = 60.0
 
@@ -81,8 +82,11 @@ class Pod:
         (self.orders / "new").write_text(str(step))
         (self.orders / "new").rename(self.orders / STOP)
 
+    def said(self) -> str:
+        return (self.folder / "output").read_text()
+
     def fail(self, why: str) -> NoReturn:
-        pytest.fail(f"{why}\n{(self.folder / 'output').read_text()[-8000:]}", pytrace=False)
+        pytest.fail(f"{why}\n{self.said()[-8000:]}", pytrace=False)
 
     def close(self) -> None:
         for child in self.children:
@@ -113,6 +117,17 @@ def test_an_agent_and_its_worker_start_in_either_order_and_both_end_with_0(pod: 
     assert pod.wait_ends(worker, agent) == [0, 0]
     assert pod.step("w0") == 20
     assert [event["worker"] for event in pod.events("finished")] == ["w0"]
+
+
+def test_a_second_agent_of_the_same_name_is_refused_and_leaves_the_first_one_alone(pod: Pod) -> None:
+    first = pod.agent(1, "--agent", "twin")
+    pod.wait(lambda: "leads the job" in pod.said(), "an office")
+    second = pod.agent(1, "--agent=twin", "--socket", str(pod.folder / "other" / "agent.sock"))
+    assert pod.wait_ends(second) != [0]
+    assert f"agent twin of job pod runs here already, as process {first.pid}: end that one first" in pod.said()
+    assert "lease" not in pod.said()
+    first.terminate()
+    assert pod.wait_ends(first) == [128 + signal.SIGTERM]
 
 
 def test_a_killed_worker_that_somebody_starts_again_is_healed_and_trains_on(pod: Pod) -> None:
@@ -156,7 +171,7 @@ class Pair:
         self.wait_steps(5)
 
     def start_agent(self, name: str) -> None:
-        self.agents[name] = self.pods[name].agent(2, "--agent", name, "--detect", "5")
+        self.agents[name] = self.pods[name].agent(2, "--agent", name, "--detect", "5", "--hang", "3")
 
     def start_worker(self, name: str) -> None:
         self.workers[name] = self.pods[name].worker(f"w-{name}")
@@ -246,4 +261,22 @@ def test_an_agent_that_comes_back_later_than_its_lease_finds_its_worker_gone(pai
     pair.start_worker("a")
     pod.wait(lambda: pod.events("healed", worker="w-a"), "the new worker to be healed")
     assert pair.lease("a") not in (None, lease)
+    pair.finish()
+
+
+def test_a_worker_that_stopped_and_wakes_up_finds_itself_put_out(pair: Pair) -> None:
+    """Nobody kills it, as its agent did not start it; it ends by itself, and a fresh process takes its place."""
+    stopped = pair.workers["a"]
+    stopped.send_signal(signal.SIGSTOP)
+    try:
+        verdict = {"worker": "w-a", "verdict": "hung"}
+        pods = pair.pods.values()
+        pair.pods["b"].wait(lambda: any(pod.events("verdict", **verdict) for pod in pods), "the verdict", 20.0)
+        at = pair.step("b")
+        pair.pods["b"].wait(lambda: pair.step("b") > at + 5, "the other worker to train on alone", 10.0)
+    finally:
+        stopped.send_signal(signal.SIGCONT)
+    assert pair.pods["a"].wait_ends(stopped) == [EXIT_RESTART]
+    pair.start_worker("a")
+    pair.pods["a"].wait(lambda: pair.pods["a"].events("healed", worker="w-a"), "the new worker to be healed")
     pair.finish()

@@ -279,6 +279,19 @@ def test_a_lease_that_nobody_renews_runs_out(backend: Backend, prefix: str, reco
         backend.store.keep_alive(lease)
 
 
+def test_a_lease_tells_how_long_it_has_yet_without_being_renewed(
+    backend: Backend, wait_until: Callable[..., None]
+) -> None:
+    lease = backend.store.grant(30)
+    assert backend.store.time_to_live(lease) in (29, 30)
+    backend.pass_time(1.5)
+    wait_until(lambda: (backend.store.time_to_live(lease) or 0) <= 28)
+    backend.store.keep_alive(lease)
+    assert backend.store.time_to_live(lease) in (29, 30)
+    backend.store.revoke(lease)
+    assert backend.store.time_to_live(lease) is None
+
+
 @pytest.mark.parametrize("asked", [0, 0.1, 7.2])
 def test_a_lease_has_whole_seconds_and_no_less_than_asked(store: Store, asked: float) -> None:
     lease = store.grant(asked)

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.faults import invariants
 from tests.faults.harness import TRAIN_PIPE, Event, JobRun
 
 PIPE, JOB = 2, "soak"
@@ -47,12 +48,28 @@ class Node:
             life.end()
 
     def processes(self) -> dict[int, str]:
-        """Its present agent and workers: what each is.  An agent that leads holds more than one that does not."""
+        """Its present agent and its workers that have groups: what each is, so that like is compared with like.
+
+        An agent holds more when it leads, and more for each worker; a worker holds more the more replicas there are.
+        """
         if not self.lives or self.run.returncode() is not None:
             return {}
+        attached: dict[str, int] = {}
+        replicas: dict[str, int] = {}
+        for event in invariants.of(self.run.events, "attached", "worker_died", "reinit_done"):
+            worker = event["worker"]
+            if event["event"] == "attached":
+                attached[worker] = event["pid"]
+            elif event["event"] == "reinit_done":
+                replicas[worker] = event["replicas"]
+            else:
+                replicas.pop(worker, None)
+                attached.pop(worker, None)
         said = self.run.output()
-        agent = "leader" if said.rfind("leads the job (revision") > said.rfind("no longer leads") else "agent"
-        return {self.run.pid: agent, **dict.fromkeys(self.run.pids().values(), "worker")}
+        leads = said.rfind("leads the job (revision") > said.rfind("no longer leads")
+        agent = f"{'leader' if leads else 'agent'} of {len(attached)}"
+        workers = {attached[name]: f"worker in {count}" for name, count in replicas.items() if name in attached}
+        return {self.run.pid: agent, **workers}
 
     def poll(self) -> Iterator[Event]:
         """All events of all its lives so far."""

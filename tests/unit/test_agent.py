@@ -231,9 +231,11 @@ def test_what_a_worker_had_said_is_not_forgotten_if_its_greeting_does_not_repeat
 
 def test_a_new_agent_learns_from_the_greeting_who_its_workers_are(desk: Desk) -> None:
     desk.agent.take(HeadSeen(head(7)))
-    desk.attach(peer("w0", 1, coordinate=1, finished=True, **REPORTED))
+    evidence: dict[str, Any] = {"gone": [["w1", "a"]], "absent": [["w2", "b"]]}
+    desk.attach(peer("w0", 1, coordinate=1, finished=True, **evidence, **REPORTED))
     member = desk.agent._session._members["w0"]
     assert (member.coordinate, member.finished, member.ready) == (1, True, 6)
+    assert (member.gone, member.absent) == ((Name("w1", "a"),), (Name("w2", "b"),))
     assert desk.agent.station.workers["w0"].finished
     assert [said["type"] for _, said in desk.sent] == ["plan"]
 
@@ -256,6 +258,30 @@ def test_a_worker_that_shall_start_afresh_reads_so_and_is_not_cut_off(desk: Desk
 def test_workers_are_told_the_jobs_shape_and_not_this_agents_wish(tmp_path: Path) -> None:
     settings = worker_settings(Config(None, spec=Spec(Axes(), 1, 2)), Spec(Axes(2, 3), 1, 9))
     assert (settings.max_replicas, settings.axes) == (9, Axes(2, 3))
+
+
+# ---------------------------------------------------------------- the clock
+
+
+def test_what_is_due_is_done_when_all_that_had_come_in_is_taken_in_though_more_has_come(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, took, ran = desk.agent, list[object](), list[list[object]]()
+    monkeypatch.setattr(agent, "take", took.append)
+    monkeypatch.setattr(
+        agent.vigil, "run_timers", lambda now: ran.append([one for one in took if isinstance(one, str)])
+    )
+    for one in "abc":
+        agent._inbox.put(one)
+    for one in "def":  # there is always more
+        agent._take_one()
+        agent._inbox.put(one)
+    assert ran == []
+    agent._take_one()
+    assert ran == [["a", "b", "c"]]
+    while not agent._inbox.empty():
+        agent._take_one()
+    assert ran[1:] == [["a", "b", "c", "d", "e", "f"]]
 
 
 # ---------------------------------------------------------------- the keeper

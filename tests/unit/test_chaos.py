@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -10,13 +12,15 @@ from hypothesis import strategies as st
 
 from reknit.rendezvous.accusation import AgentRecord
 from reknit.rendezvous.records import LOST, Member, Name, Place, Plan, Replica
+from reknit.runtime.chaos import runner
 from reknit.runtime.chaos.choice import KILL, KINDS, NODE, STOP, Fault, Hold, Orders, Situation, choose
 from reknit.runtime.chaos.command import parse_kinds, parse_time
-from reknit.runtime.chaos.identity import Seen, why_no_agent, why_no_worker
 from reknit.runtime.chaos.report import FAILED, OPEN, RECOVERED, Strike, describe, table, verdict
 from reknit.runtime.chaos.situation import Job
+from reknit.runtime.chaos.watch import JobWatch
 from reknit.runtime.cli import main
 from reknit.runtime.config import EXIT_USAGE, ConfigError
+from reknit.runtime.identity import Seen, why_no_agent, why_no_worker
 
 GENERATION, STAGES = 7, 2
 NOW = 1000.0
@@ -116,15 +120,24 @@ def test_recovered_is_a_newer_generation_without_the_victims_in_which_all_are_re
 
 
 RUN = ("/usr/bin/python3", "/usr/bin/reknit", "run", "--etcd", "h:1", "--job", "j", "train.py")
+MODULE = ("python", "-m", "reknit.runtime.cli", "agent")
 
 
 def test_an_agent_is_known_by_what_it_runs() -> None:
-    assert why_no_agent(Seen(5, 1, RUN), "j", 1) == ""
-    assert why_no_agent(Seen(5, 1, ("python", "-m", "reknit.runtime.cli", "agent", "--job=j")), "j", 1) == ""
-    assert why_no_agent(None, "j", 1) == "its process has ended"
-    assert why_no_agent(Seen(5, 2, RUN), "j", 1) == "process 5 belongs to another user"
+    assert why_no_agent(Seen(5, 1, RUN), "j", "a", 1) == ""
+    assert why_no_agent(Seen(5, 1, (*MODULE, "--job=j")), "j", "a", 1) == ""
+    assert why_no_agent(None, "j", "a", 1) == "its process has ended"
+    assert why_no_agent(Seen(5, 2, RUN), "j", "a", 1) == "process 5 belongs to another user"
+    assert why_no_agent(Seen(5, 1, ("reknit", "run", "--standalone", "train.py")), "standalone-1", "a", 1) == ""
     for other in (("vim", "reknit", "--job", "j"), ("bash", "run", "--job", "j"), (*RUN[:-2], "k"), ()):
-        assert "is no agent of job j" in why_no_agent(Seen(5, 1, other), "j", 1)
+        assert "is no agent of job j" in why_no_agent(Seen(5, 1, other), "j", "a", 1)
+
+
+def test_an_agent_of_another_name_is_another_agent() -> None:
+    for given_name in (("--agent", "a"), ("--agent=a",)):
+        seen = Seen(5, 1, (*MODULE, "--job", "j", *given_name))
+        assert why_no_agent(seen, "j", "a", 1) == ""
+        assert why_no_agent(seen, "j", "b", 1) == "process 5 is agent a, not b"
 
 
 def test_a_worker_is_its_agents_descendant_or_was_started_for_its_socket() -> None:
@@ -134,10 +147,54 @@ def test_a_worker_is_its_agents_descendant_or_was_started_for_its_socket() -> No
     assert why_no_worker(Seen(5, 2, ancestors=(4, 3)), "w", 3, 1) == "process 5 belongs to another user"
     for other in (
         Seen(5, 1, ("vim",), ancestors=(4, 2)),
+        Seen(5, 1, ("vim",), ancestors=(4, 0)),
         Seen(5, 1, ("vim",), {"REKNIT_WORKER_ID": "w"}),
         Seen(5, 1, ("vim",), {"REKNIT_SOCKET": "s", "REKNIT_WORKER_ID": "v"}),
     ):
         assert why_no_worker(other, "w", 3, 1) == "process 5 is not w: it runs vim"
+    assert why_no_worker(Seen(5, 1, ("vim",), ancestors=(4, 0)), "w", 0, 1) == "process 5 is not w: it runs vim"
+
+
+def test_what_a_process_was_told_is_not_shown() -> None:
+    for arguments, shown in (
+        (("/usr/bin/mysql", "-psecret", "secret"), "mysql"),
+        (("/usr/bin/python3", "/home/me/train.py", "secret"), "python3 train.py"),
+        (("python3", "-c", "secret"), "python3"),
+        ((), "nothing"),
+    ):
+        assert why_no_worker(Seen(5, 1, arguments), "w", 3, 1) == f"process 5 is not w: it runs {shown}"
+        assert why_no_agent(Seen(5, 1, arguments), "j", "a", 1) == f"process 5 is no agent of job j: it runs {shown}"
+
+
+class Watched:
+    """A job that stands still."""
+
+    def __init__(self, of: Job) -> None:
+        self._job = of
+
+    def wait(self, seen: int, timeout: float) -> int:
+        return seen
+
+    def read(self) -> Job:
+        return self._job
+
+
+@pytest.mark.parametrize("words", [("/lib/systemd/systemd", "--user"), ("reknit", "run", "--job", "j", "--agent", "x")])
+def test_who_descends_from_anything_but_its_own_agent_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    whole = job()
+    seen = {record.pid: Seen(record.pid, os.getuid(), words) for record in whole.agents.values()}
+    for member in whole.members.values():
+        ancestors = (whole.agents[member.agent].pid, 1)
+        seen[member.pid] = Seen(member.pid, os.getuid(), ("vim",), ancestors=ancestors)
+    monkeypatch.setattr(runner, "look", seen.get)
+    monkeypatch.setattr(runner, "Grip", None)  # nothing is taken hold of
+    striker = runner.Striker(runner.Chaos("j", "h:1", seconds=0.05), cast(JobWatch, Watched(whole)))
+    striker._host = "here"
+    striker.run(lambda: False)
+    assert striker.strikes == []
+    assert "node1-0 is left alone: process 110 is not node1-0: it runs vim" in capsys.readouterr().out
 
 
 def test_times_and_kinds() -> None:

@@ -75,6 +75,18 @@ places = st.builds(Place, names, words, addresses, small, words)
 agents = st.from_regex(NAME, fullmatch=True)
 
 
+def test_whatever_a_reason_tells_of_everybody_can_read_the_plan_and_the_accusation() -> None:
+    long = "a worker was put out; " * 1000
+    plan = Plan(7, long, WAITING)
+    raw, found = parts.encode(plan)
+    head = parts.decode_head(raw)
+    assert long.startswith(head.reason.removesuffix(" ..."))
+    assert len(head.reason) == codec.LONGEST
+    assert parts.decode_whole(head, found) == replace(plan, reason=head.reason)
+    accusation = Accusation("agent", "another", 7, long)
+    assert decode_accusation(encode_accusation(accusation), "accusations/agent").reason == head.reason
+
+
 @st.composite
 def plans(draw: Any) -> Plan:
     size = draw(st.integers(1, 3))
@@ -116,7 +128,7 @@ def test_an_accusation_comes_back_with_whom_its_key_names(accusation: Accusation
     assert decode_accusation(raw, key) == accusation
 
 
-@given(st.builds(AgentRecord, agents, words, small, addresses))
+@given(st.builds(AgentRecord, agents, words, small, addresses, words))
 def test_an_agents_record_comes_back_with_whom_its_key_names(record: AgentRecord) -> None:
     assert decode_agent(encode_agent(record), Keys("job").agent(record.agent)) == record
 

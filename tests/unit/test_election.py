@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 
+from reknit.rendezvous.session.candidacy import Candidacy, Timing
 from reknit.rendezvous.session.election import Contact, Role, decide
+from reknit.rendezvous.store.memory import MemoryStore
 from reknit.rendezvous.store.protocol import Entry, Lease
 
 MINE, OTHERS = Lease(7, 6), Lease(8, 6)
@@ -85,3 +88,14 @@ def test_a_lease_that_is_gone_too_early_may_mean_that_all_are_gone_and_the_other
 def test_an_outage_too_short_to_end_any_lease_delays_nothing() -> None:
     contact = CONTACT.renew(asked=103.8, now=103.9, ttl=6.0)
     assert contact.settles(104.0) <= 104.0
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_an_agent_that_joins_takes_nobody_for_lost_at_once_as_an_outage_may_just_have_ended(joins: bool) -> None:
+    candidacy = Candidacy(MemoryStore(), "leader", "new", Timing(ttl=6.0), lambda event: None, lambda lease: None)
+    if joins:
+        candidacy.join()
+    begun = time.monotonic()
+    candidacy._grant(begun)
+    assert (candidacy.settles(begun) >= begun + 6.0 / 3) is joins
+    assert candidacy.settles(begun) < begun + 6.0

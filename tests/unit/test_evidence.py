@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reknit.rendezvous.records import Name
 from reknit.runtime.errors import Interrupted
-from reknit.runtime.recovery.evidence import Evidence
+from reknit.runtime.recovery.evidence import MOST, Evidence
 
 A, B, C = (Name(worker, "1") for worker in "abc")
 
@@ -26,3 +26,9 @@ def test_what_groups_and_failures_say_is_gathered_by_name() -> None:
     evidence.add(RuntimeError("torch's own"), (A,))
     evidence.ask(Group(0), (B, A))
     assert evidence.fields() == {"gone": [A, B], "absent": [B]}
+
+
+def test_a_report_names_no_more_than_can_be_read_by_everybody() -> None:
+    names = [Name(f"w{number:04}", "1") for number in range(1000)]
+    evidence = Evidence(set(names), {A})
+    assert evidence.fields() == {"gone": names[:MOST], "absent": [A]}

@@ -61,6 +61,7 @@ def test_only_who_has_a_place_is_looked_at() -> None:
 def test_coordinates_and_who_holds_their_state_come_from_the_plan_and_the_record() -> None:
     job = [seen(member("a")), seen(member("b")), seen(member("c", ready=4)), seen(replace(member("d"), dead=True))]
     _, observations = observe(job, plan("a", "b", "c", "d", size=2), 100.0)
-    assert [each.coordinate for each in observations] == [0, 1, 0, 1]
-    assert [each.holds for each in observations] == [True, True, False, True]
-    assert [each.gone for each in observations] == [False, False, False, True]
+    assert [each.worker for each in observations] == ["a", "b", "c"]  # the dead neither wait nor hold anything
+    assert [each.coordinate for each in observations] == [0, 1, 0]
+    assert [each.replica for each in observations] == [0, 0, 1]
+    assert [each.holds for each in observations] == [True, True, False]

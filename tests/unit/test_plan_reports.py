@@ -172,6 +172,15 @@ def test_who_is_missed_and_says_nothing_is_put_out_when_it_was_waited_for_long_e
     assert job.next(now=11.1).evicted == (name("b0"),)
 
 
+def test_after_an_outage_of_the_store_it_is_waited_for_until_all_have_had_time_to_speak() -> None:
+    job = connecting(2)
+    report(job, "a0", 10.0, absent="b0")
+    job.findings = Findings(settles=70.1)
+    assert job.ask(now=70.0).again == 70.1
+    report(job, "b0", 70.05)
+    assert job.next(now=70.05).evicted == ()
+
+
 def test_everybody_is_heard_before_somebody_is_put_out() -> None:
     job = connecting()
     report(job, "a0", 10.0, absent="c0")

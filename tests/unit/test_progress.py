@@ -42,3 +42,12 @@ def test_workers_that_have_finished_wait_for_the_others() -> None:
 
 def test_a_host_whose_workers_are_still_starting_accuses_none_of_hanging() -> None:
     assert "no worker of this host has attached" in str(Progress(1, said=0.0).sentence(EVERY, True, 0, 0))
+
+
+def test_who_is_held_up_is_named_whatever_else_there_is_to_say() -> None:
+    progress, said = Progress(1, said=0.0), "worker-1 has been building its model for 320 s"
+    progress.committed(100, {})
+    assert progress.sentence(EVERY, True, 2, 0, [said]) == f"step 100; 100 ms a step; {said}"
+    assert progress.sentence(EVERY + 1, True, 2, 0, [said]) is None
+    assert str(progress.sentence(2 * EVERY, False, 2, 0, [said])).endswith(f"on this host; {said}")
+    assert str(progress.sentence(3 * EVERY, False, 2, 0, list("abcde"))).endswith("; a; b; c; 2 more are held up")

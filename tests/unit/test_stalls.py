@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from reknit.runtime.stalls import (
     after_pulse,
     after_silence,
     after_words,
+    held_up,
     is_stopped,
     read_pulse,
     silence_after,
@@ -103,6 +105,43 @@ def test_before_its_first_step_silence_may_be_compilation_unless_the_process_is_
         )
     ]
     assert [each and each.limit for each in limits] == [300.0, 30.0, 90.0, 30.0]
+
+
+def test_the_patience_with_a_first_step_ends_with_it() -> None:
+    watch = Watch(100.0)
+    compiling = replace(stall(50.0), limit=300.0)
+    after_event(after_pulse(MEMBER, compiling, watch, 150.0), "committed", watch)
+    after_pulse(MEMBER, replace(compiling, seconds=0.0), watch, 151.0)  # what the pulse says of it when it is over
+    silent = after_silence(MEMBER, 3, watch, 30.0, False, 200.0)
+    assert silent.stall is not None
+    assert silent.stall.limit == 30.0
+
+
+def test_what_was_announced_may_hold_the_interpreter_but_not_stop_the_process() -> None:
+    watch = Watch(100.0, stepped=True)
+    evaluating = after_pulse(MEMBER, stall(1.0, LONG), watch, 100.0)
+    assert after_silence(evaluating, 3, watch, 30.0, False, 200.0) is evaluating
+    stopped = after_silence(evaluating, 3, watch, 30.0, True, 200.0)
+    assert stopped.stall is not None
+    assert (stopped.stall.kind, stopped.stall.limit) == (SILENT, 30.0)
+    over = after_pulse(evaluating, stall(0.0, LONG), watch, 201.0)
+    assert after_silence(over, 3, watch, 30.0, False, 300.0).stall is not None
+
+
+def test_who_has_no_place_is_held_up_when_it_is_busy_or_silent_for_longer_than_a_start_may_take() -> None:
+    watch = Watch(heard=100.0)
+    building = after_pulse(MEMBER, stall(50.0, phase="building its model", limit=300.0), watch, 100.0)
+    assert held_up(building, watch, 30.0, 349.9) is None
+    assert held_up(building, watch, 30.0, 370.0) == "w0 has been building its model for 320 s"
+    busy = after_pulse(MEMBER, stall(150.0, phase="between attempts", limit=600.0), watch, 100.0)
+    assert held_up(busy, watch, 30.0, 549.0) is None
+    assert held_up(busy, watch, 30.0, 550.0) == "w0 has been busy (between attempts) for 600 s"
+    waits = after_pulse(MEMBER, stall(500.0, WAITS), watch, 700.0)
+    watch.heard = 700.0
+    assert held_up(waits, watch, 30.0, 999.0) is None
+    assert held_up(waits, watch, 30.0, 1000.0) == "w0 has said nothing for 300 s"
+    evaluating = after_pulse(MEMBER, stall(500.0, LONG), watch, 700.0)
+    assert held_up(evaluating, watch, 30.0, 9999.0) is None
 
 
 def test_between_two_pulses_nobody_is_silent() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from reknit.rendezvous.parts import Head, Peer, View
 from reknit.rendezvous.records import RUNNING, Member, Name, Place, Replica
-from reknit.runtime.suspicion import Suspect, Waiting, agents_of, suspects, waiting
+from reknit.runtime.suspicion import AT_ONCE, Suspect, Waiting, agents_of, suspects, waiting
 
 A, B, C = Name("a-0", "1"), Name("b-0", "1"), Name("c-0", "1")
 AGENTS = {A: "a", B: "b", C: "c"}
@@ -42,6 +42,28 @@ def test_each_is_accused_once_and_again_every_second() -> None:
     assert doubted(lone(gone=(C,)), two, now=100.2)[0] == ["c", "b"]
     assert doubted(lone(gone=(C,)), two, now=100.5, b=100.1, c=100.2) == ([], 101.1)
     assert doubted(lone(gone=(C,)), two, now=101.1, b=100.1, c=100.2) == (["b"], 101.2)
+
+
+def test_who_waits_for_long_asks_less_often() -> None:
+    assert doubted(lone(), now=120.0, b=116.0) == ([], 121.0)
+    assert doubted(lone(), now=121.0, b=115.0) == (["b"], 126.25)
+    assert doubted(lone(), now=700.0, b=690.0) == (["b"], 710.0)
+
+
+def test_where_all_leave_each_asks_about_few_and_together_they_ask_about_all() -> None:
+    names = [Name(f"w{i}", "1") for i in range(40)]
+    agents = {name: f"agent-{name.worker_id}" for name in names}
+    asked = set()
+    for own in agents.values():
+        found, _ = suspects([lone(gone=tuple(names))], agents, own, "agent-w0", {}, 0.1, 101.0)
+        mine = {suspect.agent for suspect in found}
+        assert own not in mine
+        assert len(mine - {"agent-w0"}) == AT_ONCE
+        assert own == "agent-w0" or "agent-w0" in mine
+        asked |= mine
+        last = dict.fromkeys(mine, 101.0)
+        assert suspects([lone(gone=tuple(names))], agents, own, "agent-w0", last, 0.1, 101.5)[0] == []
+    assert asked == set(agents.values())
 
 
 def test_who_has_no_known_agent_is_not_accused() -> None:

@@ -226,7 +226,7 @@ def test_a_coordinate_that_died_after_its_last_step_is_given_out_again_and_the_l
     holders = [replace(member(number), coordinate=number) for number in range(2)]
     desk.look(1.0, *holders)
     ran = [replace(m, ready=1, pristine=False, finished=True) for m in holders]
-    assert desk.look(2.0, ran[1]) == 2  # the other one was killed as it finished
+    assert desk.look(2.0, replace(ran[0], dead=True), ran[1]) == 2  # it was killed as it finished
     fresh = replace(member(0), incarnation="again", coordinate=None, built=False)
     assert desk.look(3.0, ran[1], fresh) == 2
     assert desk.store.get(KEYS.assignment("w0"))

@@ -103,6 +103,20 @@ def test_a_judge_that_fails_stops_no_leader(desk: Desk, caplog: pytest.LogCaptur
     assert caplog.text.count("cannot judge") == 1
 
 
+def test_what_was_said_before_an_outage_puts_nobody_out_before_all_have_had_time_to_say_more(desk: Desk) -> None:
+    desk.look(3.0, *STUCK)
+    desk.tenure.settled = math.inf  # no word came from the store, and none comes yet
+    assert desk.look(63.0, *STUCK) == 1
+    again = looks_again_at(desk)
+    assert again is not None
+    assert again <= 63.5
+    desk.tenure.settled = 66.0
+    assert desk.look(65.9, *STUCK) == 1
+    assert desk.look(66.0, *RAN) == 1, "all has long been well"
+    desk.look(67.0, *STUCK)
+    assert desk.look(92.0, *STUCK) == 2, "later, words count"
+
+
 def test_who_was_put_out_gets_nothing_until_it_has_rested_and_the_status_says_so(desk: Desk) -> None:
     put_out(desk)
     ran = [replace(m, ready=2) for m in RAN[:2]]
@@ -167,17 +181,52 @@ def test_offences_are_forgotten_after_a_long_time_in_a_place(desk: Desk) -> None
     assert dict(desk.plan.offences) == {}
 
 
-def test_one_that_was_put_out_and_did_not_hear_of_it_is_asked_again_later(desk: Desk) -> None:
+def test_one_that_was_put_out_and_did_not_hear_of_it_is_asked_by_every_plan_until_it_is_gone(desk: Desk) -> None:
     put_out(desk)
     ran = [replace(m, ready=2) for m in RAN[:2]]
-    assert desk.look(29.0, *ran, RAN[2]) == 2  # the newest plan asks it
-    assert desk.look(30.0, ran[0], RAN[2]) == 3  # this one does not
-    assert set(desk.plan.restart) == set()
+    assert desk.look(29.0, *ran, RAN[2]) == 2
+    assert desk.look(30.0, ran[0], RAN[2]) == 3
+    assert desk.plan.restart == (RAN[2].name,)
+    desk.begin()
     ran = [replace(RAN[0], ready=3)]
     assert desk.look(31.0, *ran, RAN[2]) == 3
-    assert desk.look(40.0, *ran, RAN[2]) == 4
-    assert desk.plan.restart == (RAN[2].name,)
-    assert desk.look(60.0, replace(RAN[0], ready=4), RAN[2]) == 4
+    for now in (60.0, 61.0):
+        desk.look(now, *ran, replace(RAN[2], dead=True), member(5))
+    newest = desk.plan
+    assert (newest.generation, newest.restart) == (4, ())
+
+
+def test_of_several_that_come_back_one_after_the_other_the_newest_plan_asks_all(desk: Desk) -> None:
+    """An agent whose watch was interrupted sees only the newest plan."""
+    assert desk.look(3.0, RAN[0]) == 2
+    ran = replace(RAN[0], ready=2)
+    assert desk.look(4.0, ran, RAN[1]) == 3
+    ran = replace(RAN[0], ready=3)
+    assert desk.look(5.0, ran, RAN[1], RAN[2]) == 4
+    assert desk.plan.restart == (RAN[1].name, RAN[2].name)
+    assert desk.look(60.0, replace(RAN[0], ready=4), RAN[1], RAN[2]) == 4
+
+
+def test_the_first_offence_after_all_were_forgiven_is_paid_for_too() -> None:
+    cooling = Cooling(5.0)
+    cooling.see({"w": 1}, {"w"}, 0.0)
+    cooling.see({"w": 1}, {"w"}, FORGIVEN)  # nothing has been published since, so the plan still tells of it
+    assert cooling.forgiven(FORGIVEN) == {"w"}
+    cooling.see({"w": 1}, (), FORGIVEN + 1)  # counted from nothing
+    assert cooling.resting(FORGIVEN + 1) == {"w": FORGIVEN + 6}
+    cooling.see({"w": 1}, (), FORGIVEN + 2)
+    assert cooling.resting(FORGIVEN + 2) == {"w": FORGIVEN + 6}
+
+
+def test_the_offences_of_a_worker_that_never_comes_back_are_forgotten_in_the_end() -> None:
+    cooling = Cooling(5.0)
+    cooling.see({"w": 9}, (), 0.0)
+    assert cooling.forgiven(2 * FORGIVEN - 1) == set()
+    assert cooling.forgiven(2 * FORGIVEN) == {"w"}
+    cooling.see({"w": 9}, (), 2 * FORGIVEN)
+    assert cooling.resting(2 * FORGIVEN) == {}
+    cooling.see({"w": 9}, {"w"}, 2 * FORGIVEN + 1)  # it is back, and has a place
+    assert cooling.forgiven(2 * FORGIVEN + 2) == set()
 
 
 def test_rests_double_up_to_a_limit_and_a_raised_count_begins_a_new_one() -> None:

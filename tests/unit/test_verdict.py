@@ -13,7 +13,6 @@ from reknit.health.verdict import (
     ALIVE,
     BUSY,
     DRAINING,
-    GONE,
     HUNG,
     LONG,
     SILENT,
@@ -31,8 +30,10 @@ def doing(kind: str, seconds: float, limit: float = 30.0, phase: str = "forward"
     return Doing(kind, phase, seconds, limit)
 
 
-def one(worker: str, what: Doing | None = None, coordinate: int = 0, **more: bool) -> Observation:
-    return Observation(worker, coordinate, what, **more)
+def one(
+    worker: str, what: Doing | None = None, coordinate: int = 0, *, replica: int | None = None, **more: bool
+) -> Observation:
+    return Observation(worker, coordinate, what, replica=replica, **more)
 
 
 def states(*observations: Observation) -> list[str]:
@@ -102,12 +103,6 @@ def test_a_newcomer_that_hangs_takes_no_state_along() -> None:
     assert states(holder, newcomer) == [ALIVE, HUNG]
 
 
-def test_the_gone_neither_wait_nor_relieve() -> None:
-    assert states(one("a", doing(WAITS, 40), gone=True), one("b", doing(BUSY, 40))) == [GONE, ALIVE]
-    waits, culprit = one("c", doing(WAITS, 40), 1), one("b", doing(BUSY, 40))
-    assert states(waits, culprit, one("a", gone=True)) == [ALIVE, SLOW, GONE]
-
-
 def test_who_drains_may_hang_too() -> None:
     waits = one("a", doing(WAITS, 40))
     assert states(waits, one("b", draining=True)) == [ALIVE, DRAINING]
@@ -118,6 +113,59 @@ def test_many_who_wait_are_counted() -> None:
     culprit = one("z", doing(SILENT, 33, phase="backward"))
     verdict = judge([*(one(name, doing(WAITS, 31.4)) for name in "abcde"), culprit])[-1]
     assert verdict.reason == "z hangs: silent (backward) for 33 s, while a, b, c and 2 more wait (since 31 s)"
+
+
+# ---------------------------------------------------------------- within a replica
+
+
+def pipelines(first: Doing | None, second: Doing | None, *others: Doing | None) -> list[str]:
+    """The states of replica 0's stages, beside a replica that has been waiting for 100 s."""
+    stages = [one(f"a{i}", what, i, replica=0) for i, what in enumerate((first, second, *others))]
+    waits = [one(f"b{i}", doing(WAITS, 100), i, replica=1) for i in range(len(stages))]
+    return states(*stages, *waits)[: len(stages)]
+
+
+def test_a_stage_that_waits_for_its_device_beside_a_silent_one_is_spared_until_that_one_is_out() -> None:
+    assert pipelines(doing(BUSY, 40), doing(SILENT, 35)) == [ALIVE, HUNG]
+    assert pipelines(doing(BUSY, 90), doing(SILENT, 35, 300)) == [ALIVE, ALIVE]  # it is not its time yet
+    assert pipelines(doing(BUSY, 40), doing(WAITS, 35)) == [HUNG, ALIVE]
+
+
+def test_of_mates_who_are_all_busy_one_is_put_out_the_one_that_has_been_so_for_longest() -> None:
+    assert pipelines(doing(BUSY, 40), doing(BUSY, 33), doing(WAITS, 33)) == [HUNG, ALIVE, ALIVE]
+    assert pipelines(doing(BUSY, 33), doing(BUSY, 40), doing(BUSY, 33)) == [ALIVE, HUNG, ALIVE]
+    assert pipelines(doing(BUSY, 40), doing(BUSY, 40)) == [HUNG, ALIVE]
+    assert pipelines(doing(SILENT, 40), doing(SILENT, 40)) == [HUNG, HUNG]
+
+
+def test_a_mate_that_compiles_is_waited_for_by_a_stage_that_only_looks_busy() -> None:
+    assert pipelines(doing(BUSY, 90), doing(BUSY, 95, 300)) == [ALIVE, SLOW]
+    assert pipelines(doing(BUSY, 95), doing(BUSY, 90, 300)) == [SLOW, ALIVE]
+
+
+def test_a_mate_in_an_announced_phase_excuses_and_what_it_cost_is_nobodys_fault() -> None:
+    assert pipelines(doing(BUSY, 90), doing(LONG, 95)) == [ALIVE, ALIVE]
+    for at in (None, doing(BUSY, 1), doing(WAITS, 4)):  # it has just ended
+        assert pipelines(doing(BUSY, 90), at) == [ALIVE, ALIVE]
+    assert pipelines(doing(BUSY, 90), doing(WAITS, 30)) == [HUNG, ALIVE]
+
+
+def test_a_newcomer_and_one_that_has_made_the_step_excuse_nobody() -> None:
+    busy, waits = one("a0", doing(BUSY, 40), 0, replica=0), one("b0", doing(WAITS, 40), 0, replica=1)
+    newcomer = one("a1", doing(WAITS, 1), 1, replica=0, holds=False)
+    assert states(busy, waits, newcomer)[0] == HUNG
+    saves = one("a1", replace(doing(BUSY, 50), step=1), 1, replica=0)
+    assert states(busy, waits, saves)[0] == HUNG
+
+
+def test_a_busy_mate_that_has_to_be_left_does_not_shield_the_others() -> None:
+    stages = [one("a0", doing(BUSY, 40), 0, replica=0), one("a1", doing(BUSY, 50), 1, replica=0)]
+    assert states(*stages, one("b0", doing(WAITS, 40), 0, replica=1)) == [HUNG, SLOW, ALIVE]
+
+
+def test_mates_are_only_those_of_the_same_replica() -> None:
+    jobs = [one("a", doing(BUSY, 40), replica=0), one("b", doing(SILENT, 40), replica=1)]
+    assert states(*jobs, one("c", doing(WAITS, 40), replica=2)) == [HUNG, HUNG, ALIVE]
 
 
 # ---------------------------------------------------------------- what holds for all observations
@@ -131,7 +179,7 @@ somebody = st.builds(
     st.none() | doings,
     holds=st.booleans(),
     draining=st.booleans(),
-    gone=st.booleans(),
+    replica=st.none() | st.integers(0, 2),
 )
 jobs = st.lists(somebody, max_size=8).map(lambda job: [replace(o, worker=f"w{i}") for i, o in enumerate(job)])
 
@@ -148,7 +196,6 @@ def test_each_gets_one_verdict_and_only_who_does_not_wait_can_be_hung(job: list[
         if verdict.state in (SLOW, HUNG):
             assert observed.doing is not None
             assert observed.doing.kind in (BUSY, SILENT)
-            assert not observed.gone
         assert verdict.worker in verdict.reason
 
 
@@ -159,11 +206,23 @@ def test_where_nobody_waits_nobody_is_slow_or_hung(job: list[Observation]) -> No
 
 
 @given(jobs)
+def test_of_busy_mates_at_most_one_is_hung_unless_another_has_to_be_left(
+    job: list[Observation],
+) -> None:
+    verdicts = judged([replace(o, holds=True, draining=False) for o in job])
+    for replica in range(3):
+        mates = [o for o in job if o.replica == replica and o.doing is not None]
+        hung = [o for o in mates if o.doing and o.doing.kind == BUSY and verdicts[o.worker].state == HUNG]
+        alone = [o for o in mates if sum(other.coordinate == o.coordinate for other in job) == 1]
+        assert len(hung) <= 1 + len(alone)
+
+
+@given(jobs)
 def test_no_coordinate_loses_its_last_worker_nor_its_last_holder(job: list[Observation]) -> None:
     verdicts = judged(job)
     for coordinate in range(3):
         for among in (lambda o: True, lambda o: o.holds):
-            before = [o for o in job if o.coordinate == coordinate and not o.gone and among(o)]
+            before = [o for o in job if o.coordinate == coordinate and among(o)]
             after = [o for o in before if verdicts[o.worker].state != HUNG]
             assert after or not before
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.unit.desk import Desk, head, peer
@@ -17,8 +17,10 @@ from reknit.rendezvous.parts import View
 from reknit.rendezvous.records import FINISHED, SILENT, WAITS, Member, Name, Place, Replica, Version
 from reknit.rendezvous.session.events import Accused, Assigned, HeadSeen, ViewFetched
 from reknit.rendezvous.store.protocol import Entry
+from reknit.runtime.fleet import Worker
 from reknit.runtime.ipc.server import Peer, PeerEvent
 from reknit.runtime.judging import Judged
+from reknit.runtime.keeper import Keeper
 
 OWN, OTHER = Name("w0", "a"), Name("v0", "z")
 
@@ -97,6 +99,46 @@ def test_who_says_that_it_takes_no_part_any_more_counts_as_dead(desk: Desk) -> N
     assert desk.record("w0").dead
 
 
+def test_who_takes_no_part_any_more_is_dead_to_an_agent_that_comes_back_too(desk: Desk) -> None:
+    buried = Member("w0", "a", "agent", "host", "127.0.0.1:5000", coordinate=0, dead=True)
+    desk.agent._session._members["w0"] = buried
+    desk.agent.attending.expect([buried], time.monotonic())
+    who = desk.attach(peer("w0", 1, coordinate=0, over=True))
+    assert desk.record("w0").dead
+    desk.tell(who, pulse(WAITS, 20.0))
+    leave(desk, who)
+    desk.agent.take(Accused(Accusation("agent", "far", 7, "why")))
+    assert desk.record("w0").dead
+    assert desk.agent.station.workers["w0"].ends_by is not None
+    desk.agent.take(PeerEvent("closed", who))
+    desk.attach(peer("w0", 2, "b"))
+    assert not desk.record("w0").dead
+
+
+class Killer:
+    """A keeper, as far as it is needed."""
+
+    def __init__(self) -> None:
+        self.killed: list[tuple[str, float]] = []
+
+    def kill(self, worker: Worker, grace: float) -> None:
+        self.killed.append((worker.worker_id, grace))
+
+
+def test_who_has_given_up_and_hangs_in_its_end_is_ended(desk: Desk) -> None:
+    who, killer = place(desk), Killer()
+    desk.agent.station.keeper = cast(Keeper, killer)
+    attending, ladder = desk.agent.attending, desk.agent.station.config.ladder
+    desk.say(who, type="gone")
+    said = desk.agent.station.workers["w0"].watch.heard
+    assert attending.next_timer() == said + 10 * ladder.hang
+    attending.run_timers(said + 10 * ladder.hang - 0.1)
+    assert killer.killed == []
+    attending.run_timers(said + 10 * ladder.hang)
+    assert killer.killed == [("w0", ladder.kill_delay)]
+    assert attending.next_timer() is None
+
+
 def test_the_kernels_word_on_the_process_is_in_the_record(desk: Desk) -> None:
     desk.attach(peer("w0", 1))
     assert desk.record("w0").pid == 4001
@@ -171,6 +213,17 @@ def test_who_has_a_place_and_says_nothing_is_silent(desk: Desk) -> None:
     assert desk.record("w0").stall is None
 
 
+def test_who_has_announced_a_long_phase_is_not_missed_in_it(desk: Desk) -> None:
+    who = place(desk)
+    desk.tell(who, pulse("long", 1.0))
+    vigil, heard = desk.agent.vigil, desk.agent.station.workers["w0"].watch.heard
+    assert vigil.next_timer() is None
+    vigil.run_timers(heard + 100.0)
+    assert desk.record("w0").stall is None
+    desk.tell(who, pulse("long", 0.0))  # it is over
+    assert vigil.next_timer() == desk.agent.station.workers["w0"].watch.heard + 5.0
+
+
 def test_an_agent_that_was_stopped_itself_knows_of_no_silence(desk: Desk) -> None:
     place(desk)
     vigil, heard = desk.agent.vigil, desk.agent.station.workers["w0"].watch.heard
@@ -182,6 +235,47 @@ def test_an_agent_that_was_stopped_itself_knows_of_no_silence(desk: Desk) -> Non
         vigil.turn(heard + 30.0 + second)
     vigil.run_timers(heard + 35.0)
     assert desk.record("w0").stall is not None
+
+
+# ---------------------------------------------------------------- before a place
+
+
+def building(seconds: float, **more: Any) -> dict[str, Any]:
+    return {**pulse("busy", seconds, "building its model"), "limit": 300.0, **more}
+
+
+def test_who_has_no_place_and_does_not_come_is_named_once(desk: Desk, caplog: Any) -> None:
+    place(desk)
+    late = desk.attach(peer("w1", 2))
+    desk.attach(peer("w2", 3))  # has not been told yet what to build
+    desk.agent.take(Assigned("w1", "a", 0))
+    vigil, workers = desk.agent.vigil, desk.agent.station.workers
+    desk.tell(late, building(60.0))
+    written = workers["w1"].watch.written
+    vigil.run_timers(written + 239.0)
+    assert vigil.held_up == []
+    for seconds in (240.0, 260.0):
+        vigil.run_timers(written + seconds)
+    assert vigil.held_up == ["w1 has been building its model for 320 s"]
+    said = [event for event in desk.events() if event["event"] == "held_up"]
+    assert [(event["worker"], event["reason"]) for event in said] == [
+        ("w1", "w1 has been building its model for 300 s")
+    ]
+    assert len([record for record in caplog.records if "building its model" in record.getMessage()]) == 1
+    desk.say(late, type="built")
+    vigil.run_timers(workers["w1"].watch.heard + 1.0)
+    assert vigil.held_up == []
+
+
+def test_who_is_stopped_before_it_has_a_place_is_named_too(desk: Desk) -> None:
+    desk.attach(peer("w1", 2))
+    desk.agent.take(Assigned("w1", "a", 0))
+    vigil, heard = desk.agent.vigil, desk.agent.station.workers["w1"].watch.heard
+    vigil.run_timers(heard + 300.0)
+    assert vigil.held_up == ["w1 has said nothing for 300 s"]
+    desk.agent.take(HeadSeen(head(7, state=FINISHED)))
+    vigil.run_timers(heard + 301.0)
+    assert vigil.held_up == []
 
 
 # ---------------------------------------------------------------- accusations
