@@ -40,7 +40,9 @@ class Campaign:
         """The worker at a coordinate that has lived longest: who dies often in a row is restarted late."""
         self.run.poll()
         newest = max(event["generation"] for event in self.run.of("placed"))
-        there = [event["worker"] for event in self.run.of("placed", generation=newest, coordinate=coordinate)]
+        there: list[str] = [
+            event["worker"] for event in self.run.of("placed", generation=newest, coordinate=coordinate)
+        ]
         started = {event["worker"]: event["t"] for event in self.run.of("attached")}
         return min(there, key=lambda worker: started[worker])
 

@@ -120,8 +120,8 @@ def test_garbage_in_etcd(etcd: EmbeddedEtcd, tmp_path: Path) -> None:
     """Under every key of the job and beside them, before the job is there and while it runs."""
     store = EtcdStore(etcd.endpoint)
     prefix = "/reknit/garbled/"
-    keys = ("spec", "plan", "leader", "members/worker-9", "members/", "assignments/worker-9", "plans/1/1/data/0")
-    keys += ("accusations/worker", "accusations/", "agents/worker-9", "agents/")
+    keys = ["spec", "plan", "leader", "members/worker-9", "members/", "assignments/worker-9", "plans/1/1/data/0"]
+    keys += ["accusations/worker", "accusations/", "agents/worker-9", "agents/"]
 
     def litter(*more: str) -> None:
         for number, key in enumerate((*keys, *more)):
