@@ -8,7 +8,6 @@ size; the checksum is compared as the part is read, and one that differs leads t
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,12 +17,15 @@ from reknit.rendezvous.records import Axes, Version
 from reknit.runtime.checkpoint.files import (
     CheckpointError,
     DamagedError,
+    Found,
+    GoneError,
     Part,
     check_part,
     complete_steps,
     is_complete,
     read_part,
     set_aside,
+    still_stands,
 )
 from reknit.runtime.checkpoint.writer import Writer
 from reknit.runtime.recovery.groups import Groups
@@ -97,7 +99,14 @@ class Checkpoints:
         return True
 
     def _leave_out(self, step: int, error: CheckpointError) -> None:
-        """Say once that a checkpoint cannot be used.  A damaged one is put aside, so that nobody else tries."""
+        """Say once that a checkpoint cannot be used.  A damaged one is put aside, so that nobody else tries.
+
+        One that was deleted or replaced as this worker looked is neither: there is nothing to say.
+        """
+        replaced = isinstance(error, DamagedError) and not still_stands(self.folder, step, error.manifest)
+        if replaced or isinstance(error, GoneError):
+            log.info("the checkpoint of step %d was deleted or replaced meanwhile", step)
+            return
         if step not in self._useless:
             self._useless.add(step)
             log.error("the checkpoint of step %d is left out: %s", step, error)
@@ -120,6 +129,7 @@ class Checkpoints:
         if version is None or not self.schedule.is_due(version.step) or groups.view.head.broken < version.generation:
             return
         if not is_complete(self.folder, version.step):
+            self._useless.discard(version.step)
             self._write(groups, version.step)
 
     def _write(self, groups: Groups, step: int) -> None:
@@ -141,30 +151,31 @@ class Checkpoints:
 
     # ---------------------------------------------------------------- coming back
 
-    def restore(self, version: Version, generation: int) -> bool:
-        """Come to `version`, the checkpoint of its step, if that can be; else nothing has changed, and why is said.
+    def read(self, step: int) -> Found | None:
+        """This worker's part of the checkpoint of a step, or None if that cannot be had, which is said.
+
+        The state stays as it is.
+        """
+        try:
+            return read_part(self.folder, self._part(step))
+        except CheckpointError as error:
+            self._leave_out(step, error)
+            return None
+
+    def take(self, found: Found, version: Version, generation: int) -> None:
+        """Come to what was read, which is `version` from now on.
 
         Raises ReknitError if the script cannot take in what the checkpoint holds.
         """
-        begun, step = time.monotonic(), version.step
-        try:
-            content, count = read_part(self.folder, self._part(step))
-        except CheckpointError as error:
-            self._leave_out(step, error)
-            self.tell()
-            return False
         self._state.forget()
         try:
-            self._state.unpack(content, version, generation)
+            self._state.unpack(found.content, version, generation)
         except Exception as error:
             raise ReknitError(
-                f"the checkpoint of step {step} in {self.folder} does not fit what this script has registered "
+                f"the checkpoint of step {version.step} in {self.folder} does not fit what this script has registered "
                 f"({error}): choose another folder to begin anew"
             ) from error
-        seconds = time.monotonic() - begun
-        log.info("step %d is restored from the checkpoint in %s (%.1f s)", step, self.folder, seconds)
-        self._words.event("restored", step=step, bytes=count, seconds=seconds)
-        return True
+        log.info("step %d is restored from the checkpoint in %s", version.step, self.folder)
 
     def _part(self, step: int) -> Part:
         return Part(step, self._axes, self._coordinate)

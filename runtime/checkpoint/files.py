@@ -44,7 +44,27 @@ class CheckpointError(ReknitError):
 
 
 class DamagedError(CheckpointError):
-    """A part is not what was written: its size or its checksum differs, or a file is missing."""
+    """A part is not what was written: its size or its checksum differs, or a file is missing.
+
+    `manifest`: the manifest that says so, as it was read.
+    """
+
+    def __init__(self, message: str, manifest: bytes) -> None:
+        super().__init__(message)
+        self.manifest = manifest
+
+
+class GoneError(CheckpointError):
+    """There is no checkpoint of this step (any more): others delete and replace them."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """One part as it was read; `mark` (above 0) is the same for all parts of one checkpoint, and of no other."""
+
+    content: Mapping[str, Any]
+    bytes: int
+    mark: int
 
 
 @dataclass(frozen=True)
@@ -141,52 +161,68 @@ def complete_steps(folder: Path) -> list[int]:
 def check_part(folder: Path, part: Part) -> None:
     """Whether a complete checkpoint's part looks usable, by its manifest and its size.
 
-    Raises DamagedError, or CheckpointError if it is not of this job, or cannot be read just now.
+    Raises DamagedError, GoneError, or CheckpointError if it is not of this job, or cannot be read just now.
     """
-    _expected(folder, part)
+    _expected(folder, part, _manifest(folder, part.step))
 
 
-def read_part(folder: Path, part: Part) -> tuple[dict[str, Any], int]:
-    """One part's content, after its checksum was compared, and its bytes.
+def read_part(folder: Path, part: Part) -> Found:
+    """One part, after its checksum was compared.
 
-    Raises DamagedError, or CheckpointError if it is not of this job, or cannot be read just now.
+    Raises DamagedError, GoneError, or CheckpointError if it is not of this job, or cannot be read just now.
     """
-    path, expected = folder / _name(part.step) / part.name, _expected(folder, part)
+    manifest, path = _manifest(folder, part.step), folder / _name(part.step) / part.name
+    expected = _expected(folder, part, manifest)
     try:
         if _sha256(path) != expected["sha256"]:
-            raise DamagedError(f"{path} has changed since it was written: its checksum differs")
+            raise DamagedError(f"{path} has changed since it was written: its checksum differs", manifest)
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)
     except CheckpointError:
         raise
     except Exception as error:  # whatever becomes of the file meanwhile, or the script's own classes raise
         raise CheckpointError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
-    return content, int(expected["bytes"])
+    mark = int.from_bytes(hashlib.sha256(manifest).digest()[:7], "big") + 1
+    return Found(content, int(expected["bytes"]), mark)
 
 
-def _expected(folder: Path, part: Part) -> dict[str, Any]:
-    """What the manifest says of a part: `bytes` and `sha256`."""
-    path = folder / _name(part.step) / part.name
+def _manifest(folder: Path, step: int) -> bytes:
+    path = folder / _name(step)
     try:
-        raw = (path.parent / MANIFEST).read_bytes()
+        return (path / MANIFEST).read_bytes()
+    except FileNotFoundError:
+        raise GoneError(f"{path} is not there any more") from None
     except OSError as error:
-        raise CheckpointError(f"{path.parent} cannot be read: {error.strerror}") from error
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _expected(folder: Path, part: Part, raw: bytes) -> dict[str, Any]:
+    """What the manifest `raw` says of a part: `bytes` and `sha256`."""
+    path = folder / _name(part.step) / part.name
     try:
         manifest = json.loads(raw)
         axes = Axes(manifest["pipe"], manifest["model"])
         expected: dict[str, Any] = {"bytes": None, "sha256": None, **manifest["parts"].get(part.name, {})}
     except Exception as error:  # whatever damage makes of it
-        raise DamagedError(f"{path.parent / MANIFEST} is no manifest: {type(error).__name__}: {error}") from error
+        why = f"{path.parent / MANIFEST} is no manifest: {type(error).__name__}: {error}"
+        raise DamagedError(why, raw) from error
     if axes != part.axes:
         raise CheckpointError(f"{path.parent} is of a job with other axes (pipe {axes.pipe}, model {axes.model})")
     try:
         found = path.stat().st_size
     except FileNotFoundError:
-        raise DamagedError(f"{path} is missing") from None
+        raise DamagedError(f"{path} is missing", raw) from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     if found != expected["bytes"]:
-        raise DamagedError(f"{path} has {found} bytes, not the {expected['bytes']} that were written")
+        raise DamagedError(f"{path} has {found} bytes, not the {expected['bytes']} that were written", raw)
     return expected
+
+
+def still_stands(folder: Path, step: int, manifest: bytes) -> bool:
+    """Whether the checkpoint of this step is the one with this manifest, and has not been replaced or deleted."""
+    with suppress(CheckpointError):
+        return _manifest(folder, step) == manifest
+    return False
 
 
 def set_aside(folder: Path, step: int) -> None:

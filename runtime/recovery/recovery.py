@@ -15,10 +15,11 @@ from typing import Protocol
 
 from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.parts import View
-from reknit.rendezvous.records import FINISHED, LOST, Name, Version
+from reknit.rendezvous.records import FINISHED, LOST, Name
 from reknit.runtime import injection
 from reknit.runtime.errors import Interrupted
 from reknit.runtime.process import footprint
+from reknit.runtime.recovery import settling
 from reknit.runtime.recovery.building import Builder, Wiring
 from reknit.runtime.recovery.control import ReplicaRounds
 from reknit.runtime.recovery.decision import Reaction, reaction
@@ -47,11 +48,8 @@ class Superseded(Interrupted):
     """A newer plan came before the comparison of this generation was entered."""
 
 
-class Checkpoints(Protocol):
+class Checkpoints(settling.Checkpoints, Protocol):
     """What this needs of the job's checkpoints."""
-
-    def restore(self, version: Version, generation: int) -> bool:
-        """Come to `version` from the checkpoint of its step; whether that could be."""
 
     def tell(self) -> None:
         """Tell the leader what could be restored."""
@@ -189,14 +187,13 @@ class Recovery:
                 injection.reach("compare", self.state.step)
                 version, rows = compare(groups, self.state)
                 self._phase.enter("heal", PATIENT)
-                restore = self.checkpoints.restore if self.checkpoints is not None else None
-                settle(groups, self.state, version, rows, self._event, self._tell_committed, restore)
+                settle(groups, self.state, version, rows, self._event, self._tell_committed, self.checkpoints)
                 self._phase.enter("ready", PATIENT)
                 self._ready(groups)
                 self._phase.enter("between attempts")
                 return groups
             except (Interrupted, IncompleteError) as error:
-                self.leave(error)
+                self.leave(error, comparing=groups.entered)
 
     def wait_for_newer(self, generation: int, timeout: float | None = None) -> None:
         """Wait until a plan newer than `generation` is known."""
@@ -205,8 +202,11 @@ class Recovery:
 
     # ---------------------------------------------------------------- leaving
 
-    def leave(self, error: BaseException | None) -> None:
-        """Close the generation's groups, keep state and prepared gradients; `error` None: agreed at a vote."""
+    def leave(self, error: BaseException | None, comparing: bool = False) -> None:
+        """Close the generation's groups, keep state and prepared gradients; `error` None: agreed at a vote.
+
+        `comparing`: on the way from the comparison to work.
+        """
         with self._changed:
             groups, self._groups = self._groups, None
             if groups is None:
@@ -230,8 +230,8 @@ class Recovery:
         if groups.data is not None:
             groups.data.close()
         incomplete = isinstance(error, IncompleteError)
-        if incomplete and self.checkpoints is not None:
-            self.checkpoints.tell()  # the leader may have to go back to one
+        if self.checkpoints is not None and (incomplete or (comparing and nothing_newer)):
+            self.checkpoints.tell()  # somebody may have found that the leader has to go back to one
         if nothing_newer or late or incomplete or torn:
             why = str(error) if error is not None else "all know a newer plan"
             number = groups.generation

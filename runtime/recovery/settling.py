@@ -6,7 +6,9 @@ Rules 8, 9 and 11 of PROTOCOL.md.  What is decided is `decision`; here the rows 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 
@@ -23,8 +25,17 @@ log = logging.getLogger(__name__)
 _NONE = -1  # a version's number on the wire where there is none
 
 Event = Callable[..., None]  # event(name, **fields): a line for --events
-Restore = Callable[[Version, int], bool]  # restore(version, generation): whether this worker is there now
 TellCommitted = Callable[..., None]  # tell_committed(version, update, **more): the event of a committed step
+
+
+class Checkpoints(Protocol):
+    """What this needs of the job's checkpoints."""
+
+    def read(self, step: int) -> Any:
+        """This coordinate's part of the checkpoint of a step, with `mark` and `bytes`; None if it cannot be had."""
+
+    def take(self, found: Any, version: Version, generation: int) -> None:
+        """Come to what was read."""
 
 
 class IncompleteError(Exception):
@@ -59,15 +70,15 @@ def settle(
     rows: Sequence[Row],
     event: Event,
     tell_committed: TellCommitted,
-    restore: Restore | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> None:
-    """Come to `version`, and heal those at this coordinate who can't by themselves.  Raises Interrupted.
+    """Come to `version`, and heal those at this coordinate who can't by themselves.
 
-    `restore` brings this worker to the version that a checkpoint holds; None if it knows of none.
+    `checkpoints`: None if this worker knows of none.  Raises Interrupted, IncompleteError.
     """
     column = list(rows)
     if groups.view.head.restore and version.step > 0:
-        column = _restore(groups, version, restore)
+        column = _restore(groups, version, checkpoints, event)
     elif groups.view.head.restore:  # what the first replica's scripts built is everybody's state
         column[0] = column[0]._replace(committed=version)
     sources = holders(version, column)
@@ -89,14 +100,30 @@ def settle(
         Exchange(_data(groups), sources, receivers, _at(version)).serve(packed)
 
 
-def _restore(groups: Groups, version: Version, restore: Restore | None) -> list[Row]:
-    """Each reads its coordinate's part of the checkpoint; the column then says who could."""
+def _restore(groups: Groups, version: Version, checkpoints: Checkpoints | None, event: Event) -> list[Row]:
+    """Each reads its coordinate's part of the checkpoint; the column then says who could.
+
+    Nobody's state changes before the whole job knows that some worker at each coordinate could, and all from the same
+    checkpoint: else the leader has to decide again, about states that are still what they were.
+    """
     assert groups.data is not None
+    assert groups.rounds is not None
     injection.reach("restore", version.step)
-    mine = int(restore is not None and restore(version, groups.generation))
-    could = torch.empty(groups.data.size, dtype=torch.int64)
-    groups.data.all_gather_into_tensor(could, torch.tensor([mine], dtype=torch.int64))
-    return [Row(groups.coordinate, version if yes else None, None, False) for yes in could.tolist()]
+    begun = time.monotonic()
+    found = checkpoints.read(version.step) if checkpoints is not None else None
+    column = torch.empty(groups.data.size, dtype=torch.int64)
+    groups.data.all_gather_into_tensor(column, torch.tensor([found.mark if found is not None else 0]))
+    marks: list[list[int]] = groups.rounds.gather(column).tolist()
+    injection.reach("restore together", version.step)
+    if missing := [coordinate for coordinate, some in enumerate(marks) if not any(some)]:
+        raise IncompleteError(f"nobody at coordinate {missing[0]} could read the checkpoint of step {version.step}")
+    if len({mark for some in marks for mark in some if mark}) > 1:
+        raise IncompleteError(f"the checkpoint of step {version.step} was replaced as it was read")
+    if checkpoints is not None and found is not None:
+        checkpoints.take(found, version, groups.generation)
+        event("restored", step=version.step, bytes=found.bytes, seconds=time.monotonic() - begun)
+    could = marks[groups.coordinate]
+    return [Row(groups.coordinate, version if mark else None, None, False) for mark in could]
 
 
 def _be_healed(groups: Groups, state: State, version: Version, exchange: Exchange, event: Event) -> None:

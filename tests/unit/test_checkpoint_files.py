@@ -62,7 +62,7 @@ def test_plain_torch_reads_it(tmp_path: Path) -> None:
     found = torch.load(tmp_path / "step-000000003" / "pipe-1.model-0.pt")
     assert found["step"] == 3
     assert torch.equal(found["weight"], torch.full((5,), 31.0))
-    assert read_part(tmp_path, Part(3, AXES, 1))[0]["token"] == "run-1"
+    assert read_part(tmp_path, Part(3, AXES, 1)).content["token"] == "run-1"
 
 
 def test_parts_of_two_attempts_at_one_step_are_never_put_together(tmp_path: Path) -> None:
@@ -70,13 +70,13 @@ def test_parts_of_two_attempts_at_one_step_are_never_put_together(tmp_path: Path
     write(tmp_path, 3, "run-2", (1,))
     assert complete_steps(tmp_path) == []
     write(tmp_path, 3, "run-2", (0,))
-    assert {read_part(tmp_path, Part(3, AXES, c))[0]["token"] for c in (0, 1)} == {"run-2"}
+    assert {read_part(tmp_path, Part(3, AXES, c)).content["token"] for c in (0, 1)} == {"run-2"}
 
 
 def test_a_later_attempt_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
     write(tmp_path, 3, "run-1")
     write(tmp_path, 3, "run-2")
-    assert read_part(tmp_path, Part(3, AXES, 0))[0]["token"] == "run-2"
+    assert read_part(tmp_path, Part(3, AXES, 0)).content["token"] == "run-2"
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000003"]
 
 
@@ -84,9 +84,9 @@ def test_a_later_attempt_with_the_same_state_changes_nothing(tmp_path: Path) -> 
     write(tmp_path, 3, "run-1", version=(1, 3))
     write(tmp_path, 3, "run-2", version=(1, 3))
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000003"]
-    assert read_part(tmp_path, Part(3, AXES, 0))[0]["token"] == "run-1"
+    assert read_part(tmp_path, Part(3, AXES, 0)).content["token"] == "run-1"
     write(tmp_path, 3, "run-3", version=(2, 3))
-    assert read_part(tmp_path, Part(3, AXES, 0))[0]["token"] == "run-3"
+    assert read_part(tmp_path, Part(3, AXES, 0)).content["token"] == "run-3"
 
 
 def test_damage_is_found_and_named(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_what_is_written_is_the_state_of_that_moment(tmp_path: Path) -> None:
     writer.write(Part(7, Axes(), 0), "run-1", lambda: {"weight": weight})
     writer.finish()
     assert told == ["checkpoint"]
-    assert torch.equal(read_part(tmp_path, Part(7, Axes(), 0))[0]["weight"], torch.ones(3))
+    assert torch.equal(read_part(tmp_path, Part(7, Axes(), 0)).content["weight"], torch.ones(3))
 
 
 def test_no_folder_no_checkpoints(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections import Counter
 from pathlib import Path
@@ -14,6 +15,8 @@ from torch import nn
 
 from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.records import Axes, Version
+from reknit.runtime.checkpoint import checkpoints as checkpoints_module
+from reknit.runtime.checkpoint import files as files_module
 from reknit.runtime.checkpoint import writer as writer_module
 from reknit.runtime.checkpoint.checkpoints import Checkpoints, Schedule
 from reknit.runtime.checkpoint.files import CheckpointError, Part, complete_steps, write_part
@@ -54,6 +57,12 @@ class Worker:
             self.model.weight.fill_(float(step))
         self.checkpoints.after_commit(self.at(step))
         self.checkpoints.finish(5.0)
+
+
+def restore(worker: Worker, version: Version) -> None:
+    found = worker.checkpoints.read(version.step)
+    assert found is not None
+    worker.checkpoints.take(found, version, version.generation)
 
 
 @pytest.mark.parametrize(("every", "keep"), [(0, 1), (1, 0), (-3, 1), (True, 1), (1.5, 1)])
@@ -101,12 +110,11 @@ def test_it_comes_back_to_what_it_was(tmp_path: Path) -> None:
     drawn = torch.rand(3)
     other = Worker(tmp_path)
     assert other.checkpoints.look() == [4]
-    assert other.checkpoints.restore(Version(9, 4), 9)
+    restore(other, Version(9, 4))
     assert torch.equal(other.model.weight, torch.full((1, 3), 4.0))
     assert torch.equal(torch.rand(3), drawn), "the random state, too"
     assert (other.state.committed, other.state.ready, other.state.pristine) == (Version(9, 4), 9, False)
-    (event,) = other.words.events
-    assert (event["event"], event["step"]) == ("restored", 4)
+    assert other.words.events == []
 
 
 def test_a_damaged_one_is_said_once_and_put_aside_and_nothing_is_touched(tmp_path: Path) -> None:
@@ -120,20 +128,45 @@ def test_a_damaged_one_is_said_once_and_put_aside_and_nothing_is_touched(tmp_pat
     other = Worker(tmp_path)
     before = other.model.weight.detach().clone()
     assert other.checkpoints.look() == [8, 4]
-    assert not other.checkpoints.restore(Version(9, 8), 9)
+    assert other.checkpoints.read(8) is None
     assert torch.equal(other.model.weight, before)
     assert other.state.committed is None
     assert other.state.pristine
-    assert other.words.reports == [{"kind": "checkpoints", "steps": [4]}]
+    assert other.checkpoints.look() == [4]
     assert [event["event"] for event in other.words.events] == ["checkpoint_failed"]
     assert Worker(tmp_path).checkpoints.look() == [4], "nobody else tries"
-    assert other.checkpoints.restore(Version(10, 4), 10)
+    restore(other, Version(10, 4))
+
+
+def test_what_is_deleted_or_replaced_as_it_is_looked_at_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, other = Worker(tmp_path), Worker(tmp_path)
+    for step in (4, 8):
+        worker.commit(step)
+
+    def replace(path: Path) -> str:
+        monkeypatch.undo()
+        write_part(tmp_path, "another", Part(4, Axes(), 0), {"version": [9, 4], "more": 1})
+        return "of the other one"
+
+    monkeypatch.setattr(files_module, "_sha256", replace)
+    assert other.checkpoints.read(4) is None, "neither the one nor the other"
+    assert complete_steps(tmp_path) == [8, 4]
+    assert other.checkpoints.look() == [8, 4]
+    found = other.checkpoints.read(4)
+    assert found is not None
+    assert found.content["more"] == 1
+    shutil.rmtree(tmp_path / "step-000000008")
+    monkeypatch.setattr(checkpoints_module, "complete_steps", lambda folder: [8, 4])
+    assert other.checkpoints.look() == [4]
+    assert other.words.events == []
 
 
 def test_what_does_not_fit_the_script_is_said_so(tmp_path: Path) -> None:
     Worker(tmp_path).commit(4)
     with pytest.raises(ReknitError, match="does not fit what this script has registered"):
-        Worker(tmp_path, width=7).checkpoints.restore(Version(9, 4), 9)
+        restore(Worker(tmp_path, width=7), Version(9, 4))
 
 
 def test_while_one_is_being_written_the_next_one_is_left_out_but_not_the_same_step(
