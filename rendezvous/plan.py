@@ -191,7 +191,9 @@ def _what_is_lost(view: View) -> str:
 
 def _state_lost(view: View) -> Outcome:
     what = _what_is_lost(view)
-    reason = f"the state {what} is lost: everybody who held it is gone, and there is no checkpoint to go back to"
+    found = {step for c in view.candidates for step in c.restorable}
+    none = f"that of step {max(found)} is not there for every coordinate" if found else "there is none"
+    reason = f"the state {what} is lost: everybody who held it is gone, and no checkpoint can be gone back to: {none}"
     return Outcome(replace(plan_of(view, (), reason), state=LOST), reason)
 
 
@@ -234,17 +236,22 @@ def planned(view: View) -> Outcome | None:
 
 
 def _begin(view: View, places: Places) -> Outcome:
-    """The job begins: from the newest checkpoint that those who get places can read, else as the scripts built it."""
+    """The job begins: from the newest checkpoint that somebody at each coordinate can read, else as the scripts built it.
+
+    Perhaps not all hosts see the folder: then those who do get the places.
+    """
     placed = {name for replica in places for name in replica}
-    candidates = [c for c in view.candidates if c.name in placed]
-    size, reason = view.spec.axes.size, _change(view, places)
-    step = newest_restorable(candidates, size)
+    size = view.spec.axes.size
+    step = newest_restorable(view.candidates, size)
     if not step:
-        if found := {step for c in candidates for step in c.restorable}:
+        reason = _change(view, places)
+        if found := {step for c in view.candidates for step in c.restorable}:
             reason += f"; starts at step 0: the checkpoint of step {max(found)} is not there for every coordinate"
         return _publish(view, places, reason, restore=True)
     version = Version(view.previous.generation + 1, step)
-    reason += f"; starts from the checkpoint of step {step}"
+    if newest_restorable([c for c in view.candidates if c.name in placed], size) != step:
+        places = places_for(version, as_restored(view.candidates, version), len(places), size)
+    reason = f"{_change(view, places)}; starts from the checkpoint of step {step}"
     return _publish(view, places, reason, target=version, restore=True)
 
 

@@ -130,6 +130,8 @@ class Draining:
     def see(self, read: JobRead) -> None:
         """The job as it stands: let those go whom nobody needs any more."""
         now = time.monotonic()
+        if (read.plan.generation if read.plan is not None else 0) < self._station.generation:
+            return  # the store has lost its data: by what stands there now a last holder would look like nobody
         for worker in self._station.workers.values():
             drain = worker.drain
             if drain is None or not drain.open or worker.name is None or worker.peer is None:
@@ -179,5 +181,5 @@ class Draining:
             worker.gone, worker.peer = True, None
             if not drain.allowed:
                 station.event("worker_died", worker.worker_id, pid=peer.pid, cause=OVERDUE)
-        if station.draining is not None:
+        if station.draining is not None and not drain.allowed:
             station.end(128 + signal.SIGTERM, f"{OVERDUE}: not all workers could leave in time")

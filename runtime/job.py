@@ -463,7 +463,7 @@ class Job:
 
     def _verify(self, groups: Groups) -> None:
         """Compare the states of the replicas, if it is time.  Raises Interrupted; may end this process."""
-        if not is_due(groups.verify_every, self.state.step):
+        if not is_due(groups.verify_every, self.state.step, groups.excused):
             return
         try:
             verify(groups, self.state, self._settings.verify_policy, self.telling.event)
@@ -473,7 +473,7 @@ class Job:
                 self.telling.close()  # what was told has left
                 _exit_now(EXIT_RESTART)
             if error.mine:
-                self.state.forget()
+                self.state.give_up()
             raise
 
     def _take_samples(self) -> tuple[int, ...]:
@@ -503,7 +503,7 @@ class Job:
         try:
             self._finish()
         except Released:
-            pass
+            self._finish_writing()
         except StateLost:
             _exit_now(EXIT_RESTART)
         finally:
@@ -527,6 +527,8 @@ class Job:
             groups = self.recovery.groups
             if groups is None:
                 groups = self.recovery.enter()
+                if self._checkpoints is not None:
+                    self._checkpoints.after_entering(groups)  # somebody may have died as it wrote the last one
                 if self.state.step != last:
                     log.warning(
                         "the job went back from step %d to %d: this worker starts afresh", last, self.state.step

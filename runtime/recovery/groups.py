@@ -33,6 +33,7 @@ class Groups:
     rounds: ReplicaRounds | None = None
     formation: Formation | None = None
     verify_every: int = 0  # how often all of the job compare their states in this generation
+    excused: int = 0  # the step at which they do not, as somebody was healed for what was found there
     evidence: Evidence = field(default_factory=Evidence)
 
     @property

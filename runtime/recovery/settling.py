@@ -49,13 +49,14 @@ def compare(groups: Groups, state: State) -> tuple[Version, list[Row]]:
     """
     assert groups.data is not None
     assert groups.rounds is not None
-    mine = [*_words(state.row(groups.coordinate, groups.since)), state.verify_every]
+    mine = [*_words(state.row(groups.coordinate, groups.since)), state.verify_every, state.differed]
     column = torch.empty(groups.data.size * len(mine), dtype=torch.int64)
     groups.data.all_gather_into_tensor(column, torch.tensor(mine, dtype=torch.int64))
     table = groups.rounds.gather(column.view(groups.data.size, len(mine))).tolist()
     columns = [[_row(coordinate, words) for words in rows] for coordinate, rows in enumerate(table)]
     wanted = [words[5] for rows in table for words in rows if words[5] > 0]
     groups.verify_every = min(wanted, default=0)  # hosts may have been told differently: all must do the same
+    groups.excused = max(words[6] for rows in table for words in rows)
     decision = decide(groups.view.head.target, [row for column in columns for row in column], len(columns))
     log.debug("generation %d: %s", groups.generation, decision.reason)
     if decision.version is None:

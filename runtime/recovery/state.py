@@ -70,6 +70,7 @@ class State:
         self.ready = 0  # newest generation that brought this worker to a decided version
         self.partial: Partial | None = None  # of a version that this worker is being brought to
         self.verify_every = 0  # steps between two comparisons with the other replicas, as this worker was told
+        self.differed = 0  # the newest step at which this worker's state was given up, as it differed from the others'
         self._trained = False  # whether what is registered has ever been at a step above 0
         self._before: Snapshot | None = None
         self._scaler: Any = None  # one that has unscaled gradients which no step was made with yet
@@ -137,6 +138,11 @@ class State:
         self._drop()
         self.partial = None
         self.committed, self.ready = version, generation
+
+    def give_up(self) -> None:
+        """This state differs from what the other replicas hold: it counts as none."""
+        self.differed = self.step
+        self.forget()
 
     def forget(self) -> None:
         """From the first byte of healing to the last there is no state."""

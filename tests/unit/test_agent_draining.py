@@ -149,6 +149,19 @@ def test_a_worker_without_a_place_is_let_go_once_the_leader_must_know(desk: Desk
     assert drain_of(desk).allowed
 
 
+def test_a_store_that_has_lost_the_plan_lets_nobody_go(desk: Desk, monkeypatch: Any) -> None:
+    desk.attach(peer("w0", 1, coordinate=0, ready=4, built=True))
+    desk.agent.take(_Signal(signal.SIGTERM))
+    drain_of(desk).since -= 1.0
+    monkeypatch.setattr(type(desk.agent._session), "written", True)
+    desk.agent.station.head = head(4)
+    for plan in (None, Plan(3, "written back, but not the newest")):
+        desk.agent.take(JobRead(plan, ()))
+        assert drain_of(desk).open, "it may hold what nobody else has"
+    desk.agent.take(plan_without("w0", "w1"))
+    assert drain_of(desk).allowed
+
+
 def test_the_job_is_read_only_while_somebody_may_go(desk: Desk, monkeypatch: Any) -> None:
     asked: list[None] = []
     monkeypatch.setattr(desk.agent._session, "request_job", lambda: asked.append(None))
@@ -178,6 +191,16 @@ def test_at_the_agents_deadline_it_ends_with_143(desk: Desk) -> None:
     later(desk, 121.0)
     assert desk.agent.station.ending is not None
     assert desk.agent.station.ending[0] == 143
+
+
+def test_who_was_let_go_but_takes_long_to_end_costs_the_agent_no_failure(desk: Desk) -> None:
+    desk.attach(peer("w0", 1, coordinate=0, ready=4, built=True))
+    desk.agent.take(_Signal(signal.SIGTERM))
+    desk.agent.take(plan_without("w0", "w1"))
+    later(desk, 121.0)
+    assert desk.sent[-1][1]["type"] == "exit"
+    assert desk.agent.station.ending is None
+    assert desk.agent._ended_by_itself()[0] == 0
 
 
 def test_a_worker_that_dies_as_it_drains_is_a_loss(desk: Desk) -> None:

@@ -61,11 +61,13 @@ def test_a_checkpoint_that_a_coordinate_does_not_see_is_named() -> None:
     assert "starts at step 0: the checkpoint of step 300 is not there for every coordinate" in plan.reason
 
 
-def test_what_only_a_spare_could_restore_does_not_count() -> None:
-    job = Job(most=1)
-    job.come("a0", restorable=(100,))
-    job.come("b0", restorable=(200, 100))
-    assert job.next().target == Version(1, 100)
+def test_who_sees_the_newest_checkpoint_gets_a_place_when_a_job_begins() -> None:
+    job = Job(pipe=2, most=1)
+    for worker, coordinate, steps in [("a0", 0, (100,)), ("b0", 0, (200, 100)), ("a1", 1, (200, 100)), ("b1", 1, ())]:
+        job.come(worker, coordinate, restorable=steps)
+    assert job.next().target == Version(1, 200)
+    assert job.seats() == ["b0 a1"]
+    assert job.ask().plan is None
 
 
 # ---------------------------------------------------------------- state is lost
@@ -122,7 +124,10 @@ def test_a_job_that_has_just_begun_from_a_checkpoint_does_not_fall_back_to_step_
 def test_without_any_checkpoint_the_state_is_lost() -> None:
     plan = without_stage_1().next()
     assert plan.state == LOST
-    assert "no checkpoint" in plan.reason
+    assert plan.reason.endswith("no checkpoint can be gone back to: there is none")
+    plan = without_stage_1(a0=(300,)).next()
+    assert plan.state == LOST
+    assert plan.reason.endswith("that of step 300 is not there for every coordinate")
 
 
 def test_a_whole_state_that_lives_comes_before_any_checkpoint() -> None:

@@ -33,6 +33,7 @@ def test_a_minority_is_named_and_without_a_majority_everybody_is(sums: list[int]
 def test_when_it_is_due() -> None:
     assert [step for step in range(9) if is_due(4, step)] == [4, 8]
     assert not any(is_due(0, step) for step in range(9))
+    assert [step for step in range(9) if is_due(2, step, excused=4)] == [2, 6, 8], "nobody is healed twice for a step"
 
 
 @given(st.integers(0, 3 * ROW * 8 + 5), st.data())
