@@ -16,7 +16,7 @@ from pathlib import Path
 if not __package__:  # run as a folder: then only the folder itself is on the path
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from tests.bench import gap, joiner, losses, overhead, reinit
+from tests.bench import checkpoints, gap, goodput, joiner, losses, overhead, reinit
 from tests.bench.table import Figure, render
 
 BENCHES: dict[str, tuple[str, Callable[[bool], Sequence[Figure]]]] = {
@@ -24,6 +24,8 @@ BENCHES: dict[str, tuple[str, Callable[[bool], Sequence[Figure]]]] = {
     "node": ("SIGKILL on an agent and its worker, one of 3 data-parallel replicas on 3 agents", losses.run_node),
     "hang": (f"SIGSTOP on one of 3 data-parallel replicas, --hang {losses.HANG_SECONDS:g}", losses.run_hang),
     "joiner": ("how long the others stand still when a worker joins 2 replicas, by the size of the state", joiner.run),
+    "goodput": (f"SIGKILL on one of 3 data-parallel replicas every {goodput.EVERY_SECONDS:g} s", goodput.run),
+    "checkpoint": ("a step, 2 replicas, with checkpoints and without, by the size of the state", checkpoints.run),
     "one-stage": ("a step, one stage x 2 replicas, against DistributedDataParallel over gloo", overhead.one_stage),
     "two-stages": ("a step, 2 stages x 2 replicas, against the same schedule over plain gloo", overhead.two_stages),
     "overlap": ("the reduction hides behind backward, 2 replicas", overhead.overlap),

@@ -79,7 +79,7 @@ def _once(ranks: list[Rank], address: Any, old: str, new: str) -> float:
 
 def run(quick: bool) -> list[Figure]:
     """For each size, all ranks on this machine."""
-    times = 5 if quick else 40
+    times = 5 if quick else 25
     figures = []
     with _ranks(max(SIZES)) as everybody:
         everybody[0].tell("serve")

@@ -42,7 +42,10 @@ class Spread:
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the table, in milliseconds: the figure, what it is to be seen beside, how large it may be."""
+    """One line of the table: the figure, what it is to be seen beside, how large it may be.
+
+    In milliseconds, or in `unit`; `goal` is the most that it may be, or the least, if `at_least`.
+    """
 
     what: str
     value: float
@@ -50,17 +53,22 @@ class Figure:
     bound: float | None = None
     goal: float | None = None
     note: str = ""
+    unit: str = ""
+    at_least: bool = False
 
     @property
     def holds(self) -> bool | None:
-        return None if self.goal is None else self.value <= self.goal
+        if self.goal is None:
+            return None
+        return self.value >= self.goal if self.at_least else self.value <= self.goal
 
     def row(self) -> tuple[str, ...]:
-        bound = "" if self.bound is None else f"{self.bounded_by} {_number(self.bound)}"
+        unit = f" {self.unit}" if self.unit else ""
+        bound = "" if self.bound is None else f"{self.bounded_by} {_number(self.bound)}{unit}"
         ratio = "" if not self.bound else f"{self.value / self.bound:.2f} x"
-        goal = "" if self.goal is None else f"<= {self.goal:g}"
+        goal = "" if self.goal is None else f"{'>=' if self.at_least else '<='} {self.goal:g}{unit}"
         verdict = {None: "", True: "yes", False: "NO"}[self.holds]
-        return self.what, _number(self.value), bound, ratio, goal, verdict, self.note
+        return self.what, f"{_number(self.value)}{unit}", bound, ratio, goal, verdict, self.note
 
     def plain(self) -> dict[str, Any]:
         return {**asdict(self), "holds": self.holds}

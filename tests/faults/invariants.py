@@ -188,6 +188,38 @@ def since_generation(events: Sequence[Event], generation: int) -> list[Event]:
     return [event for event in events if event["event"] == "attached" or event["generation"] >= generation]
 
 
+def stretches(events: Sequence[Event]) -> list[tuple[int, list[Event]]]:
+    """The events between the job's goings-back to a checkpoint, each with the step of the one that it went on from.
+
+    Within a stretch nobody goes back; all of a generation begin at one step, or are healed by those who do.
+    """
+    begun: dict[int, int] = {}
+    for event in of(events, "restored"):
+        step = begun.setdefault(event["generation"], event["step"])
+        assert step == event["step"], f"generation {event['generation']} began with steps {step} and {event['step']}"
+    bounds = [0, *sorted(begun)]
+    found = []
+    for start, end in zip(bounds, [*bounds[1:], None], strict=True):
+        mine = [e for e in since_generation(events, start) if end is None or e["generation"] < end]
+        found.append((begun.get(start, 0), mine))
+    return found
+
+
+def check_stretches(
+    events: Sequence[Event], samples_of: Callable[[int], Sequence[int]], waits: float = 5.0
+) -> list[Event]:
+    """All that can be said of a job that has ended, and that went back to checkpoints; returns its last stretch.
+
+    Of the newest step before everything died, nobody need have told everything.
+    """
+    found = stretches(events)
+    for number, (after, mine) in enumerate(found):
+        is_last = number == len(found) - 1
+        newest = max(committed_versions(mine), default=after)
+        check(mine, samples_of, None if is_last else newest - 1, waits, after=after)
+    return found[-1][1]
+
+
 def losses(events: Iterable[Event]) -> dict[int, float]:
     """The loss of each committed step, summed over its replicas; without steps of which somebody died untold."""
     coordinates: dict[int, int] = {}

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from reknit.rendezvous.layout import dense_indices
@@ -17,6 +18,45 @@ from reknit.runtime.data import deal
 
 Event = dict[str, Any]
 Strike = dict[str, Any]  # as `reknit chaos --json` writes it
+EVERYTHING_DIED = "all"  # a strike of the soak's own: all agents and workers at one moment; `step`: of the checkpoint
+_SILENCING = ("node", EVERYTHING_DIED)  # strikes that hit those who tell
+
+
+@dataclass(frozen=True)
+class Clean:
+    """A stretch (monotonic seconds) with a planned change in it, in which nobody may lose anything."""
+
+    begun: float
+    ended: float
+    what: str
+
+
+def disturbances(events: Sequence[Event], clean: Iterable[Clean]) -> list[str]:
+    """A sentence for each planned change in which a step was tried again, or somebody died."""
+    found = []
+    for stretch in clean:
+        within = [event for event in events if stretch.begun <= event["t"] <= stretch.ended]
+        if bad := [f"{e['event']} of {e['worker']}" for e in within if e["event"] in ("retried", "worker_died")]:
+            found.append(f"{stretch.what}, and meanwhile there was: {', '.join(bad)}")
+    return found
+
+
+def wrong_returns(events: Sequence[Event], strikes: Iterable[Strike]) -> list[str]:
+    """Whether the job went back to a checkpoint when everything had died, to the newest one then, and never else."""
+    back: dict[int, int] = {}
+    for event in sorted((e for e in events if e["event"] == "restored"), key=lambda e: int(e["generation"])):
+        back.setdefault(event["generation"], event["step"])
+    trained = {event["version"][0] for event in events if event["event"] == "committed"}
+    found = []
+    for strike in (strike for strike in strikes if strike["kind"] == EVERYTHING_DIED):
+        first = min((g for g in back if g > strike["generation"]), default=0)
+        step = back.pop(first, None)
+        if step != strike["step"]:
+            found.append(f"everything died with a checkpoint of step {strike['step']}, but the job went on from {step}")
+        for g in [g for g in back if g > first and not any(first <= t < g for t in trained)]:
+            if back[g] == step:  # the first generation broke before its first step
+                del back[g]
+    return found + [f"the job went back to step {step} in generation {g}" for g, step in back.items()]
 
 
 def gap_of(strike: Strike, commits: Sequence[tuple[float, int]]) -> float | None:
@@ -37,13 +77,15 @@ def complete(
     events: Sequence[Event], strikes: Sequence[Strike], samples_of: Callable[[int], Sequence[int]], micro_batch: int
 ) -> list[Event]:
     """The events, by time, with every victim dead from its strike on, and what killed nodes could not tell any more."""
-    lost = {pid: (strike["t"], name) for strike in strikes for name, pid in strike["workers"].items()}
+    lost = {
+        pid: (strike["t"], strike["generation"], name) for strike in strikes for name, pid in strike["workers"].items()
+    }
     told = [event for event in events if not (event["event"] == "worker_died" and event["pid"] in lost)]
     told += [
-        {"t": t, "event": "worker_died", "worker": name, "generation": 0, "pid": pid, "cause": "chaos", "run": "chaos"}
-        for pid, (t, name) in lost.items()
+        {"t": t, "event": "worker_died", "worker": name, "pid": pid, "cause": "chaos", "generation": g, "run": "chaos"}
+        for pid, (t, g, name) in lost.items()
     ]
-    silenced = {name: strike["t"] for strike in strikes if strike["kind"] == "node" for name in strike["workers"]}
+    silenced = {name: strike["t"] for strike in strikes if strike["kind"] in _SILENCING for name in strike["workers"]}
     told += untold(events, silenced, samples_of, micro_batch)
     return sorted(told, key=lambda event: float(event["t"]))
 

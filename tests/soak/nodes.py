@@ -1,24 +1,27 @@
-"""A node of the soak's job: an agent and its workers, started again under a fresh name whenever the agent dies."""
+"""A node of the soak's job: an agent and its workers, started again under a fresh name whenever it dies or has left."""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.faults import invariants
 from tests.faults.harness import TRAIN_PIPE, Event, JobRun
 
-PIPE, JOB = 2, "soak"
+NODES, PIPE, JOB = 3, 2, "soak"
 
 
 class Node:
     """One node, all its lives.  The constructor starts nothing, `keep` does."""
 
-    def __init__(self, folder: Path, number: int, replicas: int, options: Sequence[str], step_ms: float) -> None:
-        self._folder, self._number, self._options = folder, number, options
-        self._replicas, self._step_ms = replicas, step_ms
+    def __init__(self, folder: Path, number: int, options: Sequence[str], arguments: Sequence[str]) -> None:
+        self._folder, self._number = folder, number
+        self._options, self._arguments = options, arguments
         self.lives: list[JobRun] = []
+        self.leaving = False  # the present life was asked to drain
 
     @property
     def run(self) -> JobRun:
@@ -26,21 +29,38 @@ class Node:
         return self.lives[-1]
 
     def keep(self) -> None:
-        """Start it, or start it again if its agent was killed.  RuntimeError if the agent has ended by itself."""
+        """Start it, or start it again if it was killed or has drained.  RuntimeError if it has ended by itself."""
         if self.lives:
             code = self.run.returncode()
             if code is None:
                 return
-            if code != -signal.SIGKILL:
+            if code != -signal.SIGKILL and not (self.leaving and code == 0):
                 said = self.run.output()[-3000:]
                 raise RuntimeError(f"{self.run.name}: the agent, which nobody struck, ended with code {code}:\n{said}")
+        self.leaving = False
         # Without --agent: a new process is a new agent by its default name, as under any supervisor.
-        options = ("--workers", str(PIPE), *self._options)
-        arguments, name = ("--step-ms", str(self._step_ms)), f"node{self._number}-{len(self.lives)}"
-        replicas = f"1:{self._replicas}"
-        run = JobRun(self._folder, TRAIN_PIPE, arguments, replicas=replicas, pipe=PIPE, options=options, name=name)
+        options, name = ("--workers", str(PIPE), *self._options), f"node{self._number}-{len(self.lives)}"
+        shape: dict[str, Any] = {"replicas": f"1:{NODES}", "pipe": PIPE}
+        run = JobRun(self._folder, TRAIN_PIPE, self._arguments, options=options, name=name, **shape)
         self.lives.append(run)
         self.run.start()
+
+    def drain(self) -> JobRun:
+        """Ask its present life to leave, and return that."""
+        self.leaving = True
+        os.kill(self.run.pid, signal.SIGTERM)
+        return self.run
+
+    def workers(self) -> dict[str, int]:
+        """Its workers that live: the process of each."""
+        living = self.run.processes()
+        return {name: pid for name, pid in self.run.pids().items() if pid in living}
+
+    def placed(self) -> list[str]:
+        """Its living workers that have a place in the newest generation that it has seen, by coordinate."""
+        newest = self.run.generation
+        places = {e["worker"]: e["coordinate"] for e in self.run.of("placed", generation=newest)}
+        return sorted(places.keys() & self.workers().keys(), key=lambda name: (places[name], name))
 
     def end(self) -> None:
         """Kill whatever is left of it."""

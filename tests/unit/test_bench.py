@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.bench.checkpoints import AGAIN, WITH, WITHOUT, cost_of
 from tests.bench.gap import Kill, stop_of
+from tests.bench.goodput import goodput, steps_in
 from tests.bench.losses import gap_of
 from tests.bench.table import Figure, Spread, render
 
@@ -72,3 +74,30 @@ def test_the_table_says_which_goals_hold() -> None:
     assert lines[2] == "-- title"
     assert lines[3].split() == ["x", "10.5", "stock", "7.00", "1.50", "x", "<=", "11", "yes"]
     assert lines[4].split() == ["y", "12.0", "<=", "11", "NO"]
+
+
+def test_a_goal_may_be_the_least_and_a_figure_no_time() -> None:
+    figure = Figure("goodput", 98.5, goal=97, at_least=True, unit="%")
+    assert figure.holds
+    assert not Figure("goodput", 96.9, goal=97, at_least=True).holds
+    assert render([("title", [figure])]).splitlines()[3].split() == ["goodput", "98.5", "%", ">=", "97", "%", "yes"]
+
+
+def test_goodput_compares_a_minute_with_undisturbed_ones_beside_it() -> None:
+    reached = {step: 0.1 * step + 0.05 for step in range(100)}  # ten a second, for ten seconds
+    reached |= {100 + step: 10.05 + 0.2 * step for step in range(50)}  # then five a second
+    reached |= {150 + step: 20.05 + 0.1 * step for step in range(100)}
+    assert steps_in((0.0, 10.0), reached) == 100
+    assert steps_in((10.0, 20.0), reached) == 50
+    assert goodput((10.0, 20.0), [(0.0, 10.0), (20.0, 30.0)], reached) == pytest.approx(50)
+    assert goodput((0.0, 10.0), [(20.0, 25.0)], reached) == pytest.approx(100)
+
+
+def test_a_checkpoint_costs_what_its_own_turn_takes_longer() -> None:
+    plain = [[0.030] * 4, [0.032] * 4]
+    ours = [[0.040, 0.034, 0.030, 0.030], [0.042, 0.036, 0.032, 0.032]]  # copied in one process, waited for in another
+    cost = cost_of({WITHOUT: plain, AGAIN: plain, WITH: ours})
+    assert cost.step == pytest.approx(31)
+    assert cost.more.values == pytest.approx((3.5, 3.5))
+    assert cost.floor.values == pytest.approx((0, 0))
+    assert cost.stop.values == pytest.approx((10, 10))

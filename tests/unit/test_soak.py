@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from tests.faults import invariants
-from tests.soak.evidence import commits_of, complete, gap_of
+from tests.soak.evidence import Clean, commits_of, complete, disturbances, gap_of, wrong_returns
 from tests.soak.footprints import LONG_SECONDS, SETTLED_SECONDS, Footprint, Growth, complaints, growth_of
+from tests.soak.program import ACTS_SECONDS, CHAOS, EVERYTHING, HOST, PAIR, WORKER, program
 
 MICRO_BATCH = 2
 
@@ -89,3 +90,89 @@ def test_growth_is_judged_after_a_while_and_only_of_long_lives() -> None:
     assert complaints([growth], 32.0, 4, 4) == []
     (sentence,) = complaints([growth, Growth("agent", 7, 80.0, 1.0, 9, 0)], 32.0, 4, 4)
     assert sentence == "the agent 7 grew in 80 s by 1.0 MB, 9 descriptors, 0 threads"
+
+
+# ---------------------------------------------------------------- back to a checkpoint
+
+DEATH = {"t": 3.5, "kind": "all", "agent": "", "workers": {"a": 1}, "generation": 2, "step": 1}
+
+
+def life_after(step: int) -> list[dict[str, Any]]:
+    """As `story` ends everything dies; a fresh worker goes on from the checkpoint of `step` and makes one step more."""
+    place = {"replica": 0, "coordinate": 0, "formation": "c"}
+    return [
+        event(4.0, "attached", "c", 0, pid=3),
+        event(4.1, "plan", "c", 3, reason="again", state="running", replicas=1),
+        event(4.2, "placed", "c", 3, **place),
+        event(4.3, "restored", "c", 3, step=step),
+        event(4.4, "reinit_done", "c", 3, formation="c", group="3.1", step=step),
+        event(4.5, "contributed", "c", 3, version=[3, step + 1], step=step + 1, samples=list(samples_of(step))),
+        event(4.6, "committed", "c", 3, version=[3, step + 1], step=step + 1, state=7.0),
+    ]
+
+
+def test_between_two_checkpoints_nobody_goes_back() -> None:
+    whole = complete([*story(), *life_after(1)], [STRIKE, DEATH], samples_of, MICRO_BATCH)
+    with pytest.raises(AssertionError, match=r"step 2 was committed in versions"):
+        invariants.check(whole, samples_of)
+    first, second = invariants.stretches(whole)
+    assert (first[0], second[0]) == (0, 1)
+    assert {e["generation"] for e in first[1]} == {0, 1, 2}
+    assert {e["generation"] for e in second[1] if e["event"] != "attached"} == {3}
+    assert invariants.check_stretches(whole, samples_of) == second[1]
+
+
+def test_a_step_that_goes_back_further_than_the_checkpoint_is_found() -> None:
+    bad = [{**e, "step": 0} if e["event"] == "reinit_done" else e for e in life_after(1)]
+    bad += [event(4.7, "plan", "c", 4, reason="r", state="running", replicas=1)]
+    bad += [event(4.8, "reinit_done", "c", 4, formation="c", group="3.1", step=1)]  # and step 2 was committed in 3
+    whole = complete([*story(), *bad], [STRIKE, DEATH], samples_of, MICRO_BATCH)
+    with pytest.raises(AssertionError, match="generation 4 at step 1, but 2 was committed"):
+        invariants.check_stretches(whole, samples_of)
+
+
+def test_a_generation_does_not_go_on_from_two_checkpoints() -> None:
+    with pytest.raises(AssertionError, match="steps 1 and 0"):
+        invariants.stretches([*life_after(1), event(4.35, "restored", "d", 3, step=0)])
+
+
+def test_the_job_goes_back_only_when_everything_has_died_and_to_the_newest_checkpoint() -> None:
+    assert wrong_returns([*story(), *life_after(1)], [STRIKE, DEATH]) == []
+    (late,) = wrong_returns([*story(), *life_after(1)], [{**DEATH, "step": 2}])
+    assert late == "everything died with a checkpoint of step 2, but the job went on from 1"
+    (never,) = wrong_returns(story(), [DEATH])
+    assert never.endswith("went on from None")
+    assert wrong_returns(life_after(1), [STRIKE]) == ["the job went back to step 1 in generation 3"]
+
+
+def test_a_generation_that_broke_before_its_first_step_is_begun_again() -> None:
+    again = [event(4.9, "restored", "c", 4, step=1)]
+    before = [e for e in life_after(1) if e["event"] != "committed"]
+    assert wrong_returns([*story(), *before, *again], [DEATH]) == []
+    assert wrong_returns([*story(), *life_after(1), *again], [DEATH]) == ["the job went back to step 1 in generation 4"]
+
+
+def test_a_planned_change_disturbs_nobody() -> None:
+    retried = event(2.5, "retried", "a", 2, step=2, reason="r")
+    assert disturbances([*story(), retried], [Clean(0.0, 2.4, "x drained")]) == []
+    assert disturbances([*story(), retried], [Clean(2.4, 2.6, "x drained")]) == [
+        "x drained, and meanwhile there was: retried of a"
+    ]
+
+
+# ---------------------------------------------------------------- what happens when
+
+
+def test_ten_minutes_hold_every_kind_of_act_and_the_end_of_everything_twice() -> None:
+    acts = program(10, 3, seed=0)
+    counts = {kind: sum(act.kind == kind for act in acts) for kind in (HOST, WORKER, PAIR, EVERYTHING, CHAOS)}
+    assert counts == {HOST: 4, WORKER: 4, PAIR: 4, EVERYTHING: 2, CHAOS: 4}
+    assert sum(act.seconds for act in acts) == pytest.approx(600 - 4 * ACTS_SECONDS)
+    assert all(sorted(act.nodes) == [0, 1, 2] for act in acts)
+    assert len({act.nodes for act in acts}) > 3, "nodes take turns"
+    assert acts == program(10, 3, seed=0)
+    assert acts != program(10, 3, seed=1)
+
+
+def test_a_minute_holds_one_of_each() -> None:
+    assert sorted(act.kind for act in program(1, 3, seed=0)) == sorted((HOST, WORKER, PAIR, EVERYTHING, CHAOS))
