@@ -236,7 +236,7 @@ def planned(view: View) -> Outcome | None:
 
 
 def _begin(view: View, places: Places) -> Outcome:
-    """The job begins: from the newest checkpoint that somebody at each coordinate can read, else as the scripts built it.
+    """The job begins: from the newest checkpoint that each coordinate has a reader of, else as the scripts built it.
 
     Perhaps not all hosts see the folder: then those who do get the places.
     """

@@ -107,10 +107,10 @@ class Attempt:
         assert groups is not None
         assert groups.rounds is not None
         step = job.state.step
-        job._check_registered(optimizer, scheduler, scaler)
+        job.trained.check(optimizer, scheduler, scaler)
         job.phase.enter("reduce", SHARED)
         injection.reach("reduce", step)
-        for reduction in job._reductions():
+        for reduction in job.trained.reductions():
             reduction.finish()
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if scaler is not None:

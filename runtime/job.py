@@ -10,52 +10,46 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from reknit.rendezvous.errors import ReknitError
-from reknit.rendezvous.layout import job_layout
 from reknit.rendezvous.parts import decode_view
-from reknit.rendezvous.records import FINISHED, LOST, Coordinate, Name, Version
+from reknit.rendezvous.records import FINISHED, LOST, Name, Version
 from reknit.runtime.attempt import Attempt, AttemptError
 from reknit.runtime.checkpoint.checkpoints import Checkpoints, Schedule
 from reknit.runtime.communicator.communicator import check_data_backend
 from reknit.runtime.communicator.meeting import MeetingPoint
 from reknit.runtime.data import Sampler, deal
 from reknit.runtime.departure import Departure
+from reknit.runtime.ending import EXIT_ORPHAN, EXIT_STOPPED, Ending, exit_now
 from reknit.runtime.errors import Interrupted
 from reknit.runtime.pipeline import Pipeline, Share
-from reknit.runtime.process import footprint
 from reknit.runtime.pulse import Pulse
 from reknit.runtime.recovery.formation import choose_backend, prepare
-from reknit.runtime.recovery.gradients import Reduction
 from reknit.runtime.recovery.groups import Groups
-from reknit.runtime.recovery.phase import PATIENT, Phase
+from reknit.runtime.recovery.phase import Phase
 from reknit.runtime.recovery.recovery import Recovery, Released, StateLost
 from reknit.runtime.recovery.state import State
 from reknit.runtime.recovery.verifying import EVICT, Corrupted, is_due, verify
 from reknit.runtime.recovery.wiring import Wiring
 from reknit.runtime.settings import WorkerSettings
-from reknit.runtime.supervisor import bootstrap
 from reknit.runtime.supervisor.restart import EXIT_RESTART
 from reknit.runtime.telling import Telling
+from reknit.runtime.trained import Trained
+from reknit.runtime.whereabouts import Whereabouts
 
 log = logging.getLogger(__name__)
 
 RESERVED = frozenset({"type", "event", "t", "worker", "generation", "step", "samples", "version", "rolled_forward"})
-EXIT_STOPPED = 128 + signal.SIGTERM
-LAST_SECONDS = 600.0  # for a checkpoint that is being written when this worker ends
-EXIT_ORPHAN = 76  # the agent is gone for longer than its lease stands
 
 _job: Job | None = None
-_failed = False
 
 
 class NotUnderReknit(ReknitError):
@@ -71,29 +65,12 @@ def join() -> Job:
     global _job
     if _job is None:
         _job = Job()
-        _watch_for_failure()
-        if bootstrap.running:
-            bootstrap.at_end.append(_job._end)
-        else:
-            # Not a daemon: the interpreter waits for it after the script's last line, while threads can be started.
-            threading.Thread(target=_job._end_after_script, name="reknit-end").start()
+        _job.ending.watch()
         _job._start()
     return _job
 
 
-def _watch_for_failure() -> None:
-    """An uncaught exception means that this worker has not finished, whatever atexit handlers run afterwards."""
-    before = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> Any:
-        global _failed
-        _failed = True
-        return before(kind, error, trace)
-
-    sys.excepthook = hook
-
-
-class Job:
+class Job(Whereabouts):
     """A worker's hold on its job.  Made by `join`."""
 
     def __init__(self) -> None:
@@ -112,11 +89,10 @@ class Job:
         self._assignment: dict[str, Any] | None = None
         self._ended: str | None = None
         self._coordinate_index = 0
-        self._built = False
-        self._overlapped: list[torch.nn.Module] = []
-        self._made_reductions: list[Reduction] | None = None
+        self.built = False  # whether the script has asked for its first place
+        self.trained = Trained(self.state)
+        self.ending = Ending(self)
         self._in_attempt = False
-        self._checked: set[int] = set()  # optimizers whose parameters and registration have been looked at
         self._sampler: Sampler | None = None
         self._dealt: list[int] = []
         self._samples: list[int] = []
@@ -129,7 +105,7 @@ class Job:
         )
         self._pulse: Pulse | None = None
         self._departure = Departure(self._ask_to_leave)
-        self._checkpoints: Checkpoints | None = None
+        self.checkpoints: Checkpoints | None = None
 
     # ---------------------------------------------------------------- attaching
 
@@ -143,7 +119,7 @@ class Job:
         self._departure.install()
         self._told.wait()
         if self._assignment is None:
-            self._exit_waiting(self._ended or FINISHED)
+            self.ending.exit_waiting(self._ended or FINISHED)
         else:
             self._take_assignment(self._assignment)
 
@@ -172,7 +148,7 @@ class Job:
             view = decode_view(message["view"])
             if self.name in view.head.restart:
                 log.warning("this worker starts afresh: its coordinate is not needed, another one is")
-                _exit_now(EXIT_RESTART)
+                exit_now(EXIT_RESTART)
             if view.head.state in (FINISHED, LOST) and self._assignment is None:
                 self._ended = view.head.state
                 self._told.set()
@@ -184,102 +160,31 @@ class Job:
             self._told.set()
         elif kind == "exit" and (message.get("forced") or self._departure.handles_sigterm):
             log.warning("this worker ends at once: %s", message.get("reason"))
-            _exit_now(EXIT_STOPPED)
+            exit_now(EXIT_STOPPED)
 
     def _ask_to_leave(self, number: int) -> None:
         """This process was sent a signal: its agent sees to it that nothing is lost; without one it just ends."""
         if not self.telling.attached:
-            _exit_now(128 + number)
+            exit_now(128 + number)
         self.telling.report("drain", signal=signal.Signals(number).name)
 
     def _on_agent_gone(self) -> None:
         log.error("no agent looks after this worker any more: it exits")
-        _exit_now(EXIT_ORPHAN)
-
-    def _exit_waiting(self, state: str) -> None:
-        global _failed
-        _failed = True  # nothing to finish
-        self._finish_writing()
-        raise SystemExit(0 if state == FINISHED else EXIT_RESTART)
-
-    # ---------------------------------------------------------------- who and where this worker is
-
-    @property
-    def coordinate(self) -> Coordinate:
-        """This worker's place within a replica; it never changes while the process lives."""
-        return self._settings.axes.coordinate(self._coordinate_index)
-
-    @property
-    def pipeline_size(self) -> int:
-        """How many pipeline stages a replica has."""
-        return self._settings.pipe
-
-    @property
-    def model_size(self) -> int:
-        """How many workers share one stage (tensor parallel)."""
-        return self._settings.model
-
-    @property
-    def replica(self) -> int:
-        """This replica's index among the present ones, dense from 0."""
-        return self._present().data_rank
-
-    @property
-    def replicas(self) -> int:
-        """How many replicas take part in the present generation."""
-        return len(self._present().view.peers)
-
-    @property
-    def rank(self) -> int:
-        """This worker's dense rank in the whole job at present: a replica's ranks are contiguous."""
-        layout = job_layout(self.replicas, self.pipeline_size, self.model_size)
-        return layout.rank(data=self.replica, **self.coordinate._asdict())
-
-    @property
-    def world_size(self) -> int:
-        """How many workers have a place at present."""
-        return self.replicas * self._settings.axes.size
-
-    @property
-    def generation(self) -> int:
-        """The generation that this worker is in, 0 between generations."""
-        groups = self.recovery.groups
-        return groups.generation if groups is not None else 0
-
-    @property
-    def step(self) -> int:
-        """Committed steps of the job.
-
-        Once something is registered this waits, if need be, until this worker is in a generation: so a loop's condition
-        `job.step < steps` is about the job, not about a newcomer that has not been healed yet.
-        """
-        if self.state.registered:
-            self._present()
-        return self.state.step
-
-    @property
-    def _settings(self) -> WorkerSettings:
-        assert self.settings is not None
-        return self.settings
-
-    def _present(self) -> Groups:
-        return self.recovery.groups or self._enter()
+        exit_now(EXIT_ORPHAN)
 
     def _enter(self) -> Groups:
-        if not self._built:
-            self._built = True
-            restorable = self._checkpoints.look() if self._checkpoints is not None else []
+        if not self.built:
+            self.built = True
+            restorable = self.checkpoints.look() if self.checkpoints is not None else []
             self.telling.report("built", restorable=restorable)
         try:
             groups = self.recovery.enter()
         except Released:
-            self._exit_waiting(FINISHED)
-            raise
+            self.ending.exit_waiting(FINISHED)
         except StateLost:
-            self._exit_waiting(LOST)
-            raise
-        if self._checkpoints is not None:
-            self._checkpoints.after_entering(groups)
+            self.ending.exit_waiting(LOST)
+        if self.checkpoints is not None:
+            self.checkpoints.after_entering(groups)
         return groups
 
     # ---------------------------------------------------------------- what the script sets up
@@ -291,7 +196,7 @@ class Job:
         """
         for name, value in objects.items():
             self.state.register(name, value)
-        self._made_reductions = None
+        self.trained.changed()
 
     def data_parallel(self, module: torch.nn.Module, backend: str = "gloo") -> torch.nn.Module:
         """Reduce this module's gradients over the replicas while its backward pass runs.  Returns the same module.
@@ -304,8 +209,7 @@ class Job:
                 f"job.data_parallel is for replicas of one stage, and this job has --pipe {self.pipeline_size}: split "
                 "the model by job.coordinate.pipe and run it by job.pipeline(build), or start the job with --pipe 1"
             )
-        self._overlapped.append(module)
-        self._made_reductions = None
+        self.trained.overlap(module)
         return module
 
     def pipeline(self, build: Callable[[Share], Any]) -> Pipeline:
@@ -337,13 +241,13 @@ class Job:
         coordinate's state is lost, the job goes back to the newest one.  Call it once, before the first attempt, on
         every worker.  Raises CheckpointError for numbers below 1, AttemptError if it comes too late.
         """
-        if self._built or self._checkpoints is not None:
+        if self.built or self.checkpoints is not None:
             raise AttemptError("call job.checkpoint once, before the first attempt and before job.step is read")
         schedule = Schedule(every, keep)
-        self._checkpoints = Checkpoints(
+        self.checkpoints = Checkpoints(
             Path(folder).absolute(), schedule, self._settings.axes, self._coordinate_index, self.state, self.telling
         )
-        self.recovery.checkpoints = self._checkpoints
+        self.recovery.checkpoints = self.checkpoints
 
     def _share(self) -> tuple[object, Share]:
         groups, formation = self._present(), self.recovery.formation
@@ -353,15 +257,6 @@ class Job:
         coordinate = self.coordinate
         share = Share(coordinate.pipe, self.pipeline_size, formation.group, count, self.device)
         return (formation.serial, count), share
-
-    def _reductions(self) -> Iterator[Reduction]:
-        if self._made_reductions is None:
-            overlapped = [p for module in self._overlapped for p in module.parameters()]
-            known = {id(p) for p in overlapped}
-            others = {id(p): p for m in self.state.modules() for p in m.parameters() if id(p) not in known}
-            parts = [(overlapped, True), (list(others.values()), False)]
-            self._made_reductions = [Reduction(parameters, overlap) for parameters, overlap in parts if parameters]
-        return iter(self._made_reductions)
 
     # ---------------------------------------------------------------- a step
 
@@ -393,13 +288,12 @@ class Job:
 
         They may have gradients of an attempt that it has dropped half-way; it can neither go on nor count as finished.
         """
-        global _failed
-        _failed = True
+        self.ending.failed = True
         self.telling.report("gone")
         self.recovery.leave(Interrupted("an exception went through this attempt", group="script", rank=0))
 
     def _begin_attempt(self) -> Groups:
-        if _failed:
+        if self.ending.failed:
             raise AttemptError(
                 "an exception went through an earlier attempt, so this worker cannot take part any more: let the "
                 "exception end the script, and a fresh process takes its place"
@@ -407,7 +301,7 @@ class Job:
         groups = self._present()
         assert groups.data is not None
         self._dealt, self._samples, self._numbers = [], [], {}
-        for reduction in self._reductions():
+        for reduction in self.trained.reductions():
             reduction.begin(groups.data)
         self.state.begin_attempt()
         self._in_attempt = True
@@ -417,24 +311,6 @@ class Job:
     def _end_attempt(self) -> None:
         self._in_attempt = False
         self.phase.enter("between attempts")
-
-    def _check_registered(self, optimizer: torch.optim.Optimizer, scheduler: Any, scaler: Any) -> None:
-        """Refuse what would make replicas drift apart: a newcomer gets what is registered, and nothing else."""
-        if id(optimizer) in self._checked:
-            return
-        registered = {id(value) for value in self.state.registered.values()}
-        for name, value in (("optimizer", optimizer), ("scheduler", scheduler), ("scaler", scaler)):
-            if value is not None and id(value) not in registered:
-                raise AttemptError(f"the {name} given to commit is not registered: add job.register({name}={name})")
-        reduced = {id(p) for reduction in self._reductions() for p in reduction.parameters()}
-        trained = (p for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
-        missing = sum(id(p) not in reduced for p in trained)
-        if missing:
-            raise AttemptError(
-                f"{missing} of the optimizer's parameters belong to no registered module, so nobody would reduce their "
-                "gradients: register their module, or pass it through job.data_parallel"
-            )
-        self._checked.add(id(optimizer))
 
     def begin_shard(self, indices: Sequence[int], is_last: bool) -> None:
         """The sampler is about to hand out a shard: the last one's backward pass completes the gradients.
@@ -449,7 +325,7 @@ class Job:
         if is_last:
             version = Version(self._present().generation, self.state.step + 1)
             self.telling.event("contributed", step=version.step, samples=self._dealt, version=list(version))
-        for reduction in self._reductions():
+        for reduction in self.trained.reductions():
             reduction.arm(is_last)
 
     def consumed(self, indices: Sequence[int]) -> None:
@@ -458,8 +334,8 @@ class Job:
 
     def _checkpoint(self, groups: Groups) -> None:
         """A step was just committed."""
-        if self._checkpoints is not None:
-            self._checkpoints.after_commit(groups)
+        if self.checkpoints is not None:
+            self.checkpoints.after_commit(groups)
 
     def _verify(self, groups: Groups) -> None:
         """Compare the states of the replicas, if it is time.  Raises Interrupted; may end this process."""
@@ -471,7 +347,7 @@ class Job:
             if error.mine and self._settings.verify_policy == EVICT:
                 self.telling.report("gone")
                 self.telling.close()  # what was told has left
-                _exit_now(EXIT_RESTART)
+                exit_now(EXIT_RESTART)
             if error.mine:
                 self.state.give_up()
             raise
@@ -486,65 +362,12 @@ class Job:
 
     # ---------------------------------------------------------------- the end
 
-    def _finish_writing(self) -> None:
-        """This worker's part of a checkpoint may be the last one missing."""
-        if self._checkpoints is not None:
-            self.phase.enter("writing the last checkpoint", PATIENT)
-            self._checkpoints.finish(LAST_SECONDS)
-
-    def _end_after_script(self) -> None:
-        threading.main_thread().join()
-        self._end()
-
-    def _end(self) -> None:
-        """The script has ended: wait for the others, and go."""
-        if _failed or not self._built:
-            return
-        try:
-            self._finish()
-        except Released:
-            self._finish_writing()
-        except StateLost:
-            _exit_now(EXIT_RESTART)
-        finally:
-            if self._pulse is not None:
-                self._pulse.stop()
-            self.recovery.close()
-            self.telling.close()
-
-    def _finish(self) -> None:
-        """The loop has ended: stay until all have made the last step (rule 15), taking part in every comparison."""
-        last = self.state.step
-        self.phase.enter("its end")  # on this thread: the one that trained may be over
-        self._finish_writing()
-        if self._settings.events:
-            digest = self.state.digest()
-            self.telling.event(
-                "finished", step=last, coordinate=str(self.coordinate), state_sha256=digest, **footprint()
-            )
-        self.telling.report("finished", step=last)
-        while True:
-            groups = self.recovery.groups
-            if groups is None:
-                groups = self.recovery.enter()
-                if self._checkpoints is not None:
-                    self._checkpoints.after_entering(groups)  # somebody may have died as it wrote the last one
-                if self.state.step != last:
-                    log.warning(
-                        "the job went back from step %d to %d: this worker starts afresh", last, self.state.step
-                    )
-                    _exit_now(EXIT_RESTART)
-            self.phase.enter(FINISHED, PATIENT)
-            self.recovery.wait_for_newer(groups.generation)
-            self.recovery.leave(Interrupted("a newer plan came", group="data", rank=groups.data_rank))
-
-
-def _exit_now(code: int) -> NoReturn:
-    """End this process from any thread, without the interpreter's own end."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
+    def _close(self) -> None:
+        """Drop every group and the agent's socket; the process is about to exit."""
+        if self._pulse is not None:
+            self._pulse.stop()
+        self.recovery.close()
+        self.telling.close()
 
 
 def _device() -> torch.device:

@@ -19,7 +19,7 @@ from tests.faults.harness import ROOT, TRAIN_DATA
 from reknit.rendezvous.keys import Keys
 from reknit.rendezvous.store.embedded import EmbeddedEtcd
 from reknit.rendezvous.store.etcd import EtcdStore
-from reknit.runtime.job import EXIT_ORPHAN
+from reknit.runtime.ending import EXIT_ORPHAN
 from reknit.runtime.supervisor.restart import EXIT_RESTART
 
 START_SECONDS = 60.0

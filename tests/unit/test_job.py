@@ -41,7 +41,7 @@ def test_nccl_on_the_data_axis_is_refused_before_anything_is_touched(job: Job) -
     module = nn.Linear(1, 1)
     with pytest.raises(BackendRefused, match="in place"):
         job.data_parallel(module, backend="nccl")
-    assert job._overlapped == []
+    assert list(job.trained.reductions()) == []
 
 
 def optimizer_of(*modules: nn.Module) -> torch.optim.Optimizer:
@@ -55,14 +55,14 @@ def test_what_commit_steps_must_be_registered(job: Job) -> None:
     scaler = torch.amp.GradScaler("cpu")
     job.register(model=model)
     with pytest.raises(AttemptError, match=r"job.register\(optimizer=optimizer\)"):
-        job._check_registered(optimizer, None, None)
+        job.trained.check(optimizer, None, None)
     job.register(optimizer=optimizer)
     with pytest.raises(AttemptError, match="scheduler"):
-        job._check_registered(optimizer, scheduler, None)
+        job.trained.check(optimizer, scheduler, None)
     with pytest.raises(AttemptError, match="scaler"):
-        job._check_registered(optimizer, None, scaler)
+        job.trained.check(optimizer, None, scaler)
     job.register(scheduler=scheduler, scaler=scaler)
-    job._check_registered(optimizer, scheduler, scaler)
+    job.trained.check(optimizer, scheduler, scaler)
 
 
 def test_every_trained_parameter_must_be_reduced_by_somebody(job: Job) -> None:
@@ -70,7 +70,6 @@ def test_every_trained_parameter_must_be_reduced_by_somebody(job: Job) -> None:
     optimizer = optimizer_of(model, forgotten)
     job.register(model=model, optimizer=optimizer)
     with pytest.raises(AttemptError, match="2 of the optimizer's parameters"):
-        job._check_registered(optimizer, None, None)
+        job.trained.check(optimizer, None, None)
     job.data_parallel(forgotten)
-    job._made_reductions = None
-    job._check_registered(optimizer, None, None)
+    job.trained.check(optimizer, None, None)

@@ -1,0 +1,62 @@
+"""What a step trains: whose gradients are reduced, how, and the refusal of what would let replicas drift apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from reknit.runtime.attempt import AttemptError
+from reknit.runtime.recovery.gradients import Reduction
+from reknit.runtime.recovery.state import State
+
+
+class Trained:
+    """The parameters of one worker's registered modules, and of those that `job.data_parallel` was given."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._overlapped: list[torch.nn.Module] = []
+        self._made: list[Reduction] | None = None
+        self._checked: set[int] = set()  # optimizers whose parameters and registration have been looked at
+
+    def overlap(self, module: torch.nn.Module) -> None:
+        """Reduce this module's gradients while its backward pass runs."""
+        self._overlapped.append(module)
+        self._made = None
+
+    def changed(self) -> None:
+        """Something was registered."""
+        self._made = None
+
+    def reductions(self) -> Iterator[Reduction]:
+        """Of all the parameters: first what is reduced during the backward pass, then the rest."""
+        if self._made is None:
+            overlapped = [p for module in self._overlapped for p in module.parameters()]
+            known = {id(p) for p in overlapped}
+            others = {id(p): p for m in self._state.modules() for p in m.parameters() if id(p) not in known}
+            parts = [(overlapped, True), (list(others.values()), False)]
+            self._made = [Reduction(parameters, overlap) for parameters, overlap in parts if parameters]
+        return iter(self._made)
+
+    def check(self, optimizer: torch.optim.Optimizer, scheduler: Any, scaler: Any) -> None:
+        """Refuse what would make replicas drift apart: a newcomer gets what is registered, and nothing else.
+
+        Raises AttemptError.
+        """
+        if id(optimizer) in self._checked:
+            return
+        registered = {id(value) for value in self._state.registered.values()}
+        for name, value in (("optimizer", optimizer), ("scheduler", scheduler), ("scaler", scaler)):
+            if value is not None and id(value) not in registered:
+                raise AttemptError(f"the {name} given to commit is not registered: add job.register({name}={name})")
+        reduced = {id(p) for reduction in self.reductions() for p in reduction.parameters()}
+        trained = (p for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
+        missing = sum(id(p) not in reduced for p in trained)
+        if missing:
+            raise AttemptError(
+                f"{missing} of the optimizer's parameters belong to no registered module, so nobody would reduce their "
+                "gradients: register their module, or pass it through job.data_parallel"
+            )
+        self._checked.add(id(optimizer))
