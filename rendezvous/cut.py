@@ -8,10 +8,11 @@ it is asked first with how many other agents an agent's members have trouble: a 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass
 
-from reknit.rendezvous.eviction import Seat, can_go
+from reknit.rendezvous.complaints import Complaints, Holders
+from reknit.rendezvous.eviction import Seat
 from reknit.rendezvous.records import Name
 from reknit.rendezvous.view import some
 
@@ -36,133 +37,102 @@ def cut(complaints: Mapping[Name, Collection[Name]], seats: Mapping[Name, Seat])
     Complaints of, or against, somebody without a seat count for nothing.  Somebody who has reported, but complains of
     nobody, has not waited for anybody in vain: it came late, or left early, and is not put out for having been missed.
     """
-    stand = {(by, of) for by, absent in complaints.items() for of in absent if {by, of} <= seats.keys()}
-    content = {name for name, absent in complaints.items() if not absent}
-    out: set[Name] = set()
-    open_ = _Open(stand, {name: seat.agent or name.worker_id for name, seat in seats.items()})
-    while open_.left:
-        able = [name for name in open_.names() if can_go(name, seats, out)]
+    books = Complaints(complaints, seats)
+    seat = dict(enumerate(seats[name] for name in books.names))
+    holders = Holders(seat)
+    out: set[int] = set()
+    broken: set[int | None] = set()
+    while any(books.open.values()):
+        stuck = holders.stuck
+        able = _most_apart(books, stuck)
         if not able:
-            return Cut((), tuple(sorted(open_.left)))
-        worst = _worst(open_, able, complaints.keys(), seats, out)
-        if worst in content:
-            stand -= open_.drop(complaint for complaint in stand if complaint[1] == worst)
+            return Cut((), tuple(books.left()))
+        kept = {seat[m].slot for m in stuck if books.within[m]}
+        worst = _worst(able, books, seat, broken - {None}, kept - {None})
+        if worst in books.content:
+            books.drop_against(worst)
         else:
             out.add(worst)
-            open_.settle_by(worst)
-    return Cut(tuple(sorted(_needed(out, stand))))
+            broken.add(seat[worst].slot)
+            holders.go(worst)
+            books.settle_by(worst)
+    return Cut(tuple(books.names[m] for m in sorted(_needed(out, books))))
 
 
-class _Open:
-    """The complaints between members that stay, and how much trouble each of those has; kept up as members go.
-
-    `agents`: who looks after each member.
-    """
-
-    def __init__(self, stand: Set[Complaint], agents: Mapping[Name, str]) -> None:
-        self.left = set(stand)
-        self._stand = frozenset(stand)
-        self._excused: set[Name] = set()
-        self._of: defaultdict[Name, set[Complaint]] = defaultdict(set)
-        for complaint in stand:
-            for name in complaint:
-                self._of[name].add(complaint)
-        self.accused = Counter(of for _, of in stand)
-        self.within = self.accused + Counter(by for by, _ in stand)
-        self.trouble = Counter(name for pair in {frozenset(complaint) for complaint in stand} for name in pair)
-        self._agents = agents
-        self._between = Counter(self._parted(complaint) for complaint in stand)
-        self._apart = Counter(agent for pair in self._between if len(pair) == 2 for agent in pair)
-
-    def names(self) -> list[Name]:
-        """Everybody whom an open complaint concerns."""
-        return [name for name, count in self.within.items() if count > 0]
-
-    def drop(self, complaints: Iterable[Complaint]) -> set[Complaint]:
-        """Take these as settled; return those that were open."""
-        dropped = self.left.intersection(complaints)
-        for by, of in dropped:
-            self.left.discard((by, of))
-            self.accused[of] -= 1
-            last = (of, by) not in self.left
-            for name in (by, of):
-                self.within[name] -= 1
-                self.trouble[name] -= last
-            pair = self._parted((by, of))
-            self._between[pair] -= 1
-            if len(pair) == 2 and not self._between[pair]:
-                self._apart.subtract(pair)
-        return dropped
-
-    def _parted(self, complaint: Complaint) -> frozenset[str]:
-        return frozenset(self._agents[name] for name in complaint)
-
-    def apart(self, name: Name) -> int:
-        """From how many other agents this member's agent is parted."""
-        return self._apart[self._agents[name]]
-
-    def settle_by(self, gone: Name) -> None:
-        """Settle what is settled by this member's going: see `_remaining`."""
-        self.drop(self._of[gone])
-        for by in {by for by, of in self._of[gone] if of == gone} - self._excused:
-            self._excused.add(by)
-            self.drop(c for c in self._of[by] if c[1] == by and (by, c[0]) not in self._stand)
+def _most_apart(books: Complaints, stuck: Set[int]) -> list[int]:
+    """Those who can go, and whose agent is parted from most others; nobody if nobody can."""
+    by_apart: defaultdict[int, list[set[int]]] = defaultdict(list)
+    for agent, concerned in books.open.items():
+        if concerned:
+            by_apart[books.apart[agent]].append(concerned)
+    able = (set().union(*by_apart[apart]) - stuck for apart in sorted(by_apart, reverse=True))
+    return next((list(those) for those in able if those), [])
 
 
 def _worst(
-    open_: _Open, able: Collection[Name], reported: Collection[Name], seats: Mapping[Name, Seat], out: Collection[Name]
-) -> Name:
-    """Who goes first: is parted from most agents, and from most members, has not even reported, is in most complaints,
-    came last.
+    able: list[int], books: Complaints, seat: Mapping[int, Seat], broken: Set[int | None], kept: Set[int | None]
+) -> int:
+    """Who of them goes first: is parted from most members, has not even reported, is in most complaints, came last.
 
     Before it is asked who came last: if part of a replica goes, better all of those in it who have trouble, so that
-    another replica stays whole.
+    another replica stays whole.  `broken`, `kept`: of which somebody goes already, or has trouble and cannot go.
     """
-    broken = {seats[name].slot for name in out} - {None}
-    kept = {seats[name].slot for name in set(open_.names()).difference(able)} - {None}
-
-    def weight(name: Name) -> tuple[int, int, bool, int, int, bool, bool, int, Name]:
-        seat = seats[name]
-        return (
-            open_.apart(name),
-            open_.trouble[name],
-            name not in reported,
-            open_.within[name],
-            open_.accused[name],
-            seat.slot in broken,
-            seat.slot not in kept,
-            seat.since,
-            name,
-        )
-
-    return max(able, key=weight)
+    weights: tuple[Callable[[int], int], ...] = (
+        books.trouble.__getitem__,
+        lambda m: m not in books.reported,
+        books.within.__getitem__,
+        books.accused.__getitem__,
+        lambda m: seat[m].slot in broken,
+        lambda m: seat[m].slot not in kept,
+        lambda m: seat[m].since,
+        lambda m: m,
+    )
+    for weight in weights:
+        if len(able) > 1:
+            weighed = [weight(m) for m in able]
+            most = max(weighed)
+            able = [m for m, own in zip(able, weighed, strict=True) if own == most]
+    return able[0]
 
 
-def _needed(out: Collection[Name], stand: Set[Complaint]) -> set[Name]:
+def _needed(out: Collection[int], books: Complaints) -> set[int]:
     """Those of them who must go indeed: the first ones may turn out to have had trouble only with others who go."""
     needed = set(out)
-    mutual = defaultdict(set)
-    for by, of in stand:
-        if (of, by) in stand:
-            mutual[by].add(of)
-    for name in sorted(out):
-        if mutual[name] <= needed and not _remaining(stand, needed - {name}):
-            needed.discard(name)
+    excuses = Counter(by for of in out for by in books.missed[of])
+    for m in sorted(out):
+        if books.absent[m] & books.missed[m] <= needed and not _remain_with(m, needed - {m}, excuses, books):
+            needed.discard(m)
+            excuses.subtract(books.missed[m])
     return needed
 
 
-def _remaining(stand: Set[Complaint], gone: Set[Name]) -> bool:
-    """Whether complaints remain between members that stay when these have gone.
+def _remain_with(m: int, gone: Set[int], excuses: Mapping[int, int], books: Complaints) -> bool:
+    """Whether complaints would remain between members that stay, if m stays too and only these have gone.
 
     Who could not reach somebody that goes had reason to leave, and was then missed by others: that is not its fault,
-    unless it missed them too.
+    unless it missed them too.  `excuses`: how many of those who go, m among them, each could not reach.
     """
-    excused = {by for by, of in stand if of in gone}
-    return any(by not in gone and of not in gone and not (of in excused and (of, by) not in stand) for by, of in stand)
+    absent, missed = books.absent, books.missed
+
+    def stands(by: int, of: int) -> bool:
+        excused = excuses[of] > (m in absent[of])
+        return by not in gone and of not in gone and not (excused and by not in absent[of])
+
+    if any(stands(m, of) for of in absent[m]) or any(stands(by, m) for by in missed[m]):
+        return True
+    no_longer_excused = [of for of in missed[m] if excuses[of] == 1 and of not in gone]
+    return any(stands(by, of) for of in no_longer_excused for by in missed[of])
 
 
-def sentence(name: Name, complaints: Mapping[Name, Collection[Name]]) -> str:
-    """Why this member is put out, for people."""
-    by, of = [other for other, absent in complaints.items() if name in absent], complaints.get(name, ())
+def sentences(out: Collection[Name], complaints: Mapping[Name, Collection[Name]]) -> dict[Name, str]:
+    """Why each of these members is put out, for people."""
+    missed: defaultdict[Name, list[Name]] = defaultdict(list)
+    for by, absent in complaints.items():
+        for of in absent:
+            missed[of].append(by)
+    return {name: _sentence(name, missed[name], complaints.get(name, ())) for name in out}
+
+
+def _sentence(name: Name, by: Collection[Name], of: Collection[Name]) -> str:
     parts = [f"{some(by)} cannot reach it" if by else "", f"it cannot reach {some(of)}" if of else ""]
     return f"{name} is put out: " + ", and ".join(part for part in parts if part)

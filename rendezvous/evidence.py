@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from reknit.rendezvous.cut import cut, sentence
+from reknit.rendezvous.cut import cut, sentences
 from reknit.rendezvous.records import BUSY, LONG, SILENT, WAITS, Member, Name
 from reknit.rendezvous.view import NAMED, Observed, Outcome, View, some
 
@@ -96,7 +96,7 @@ def _cut(view: View, complaints: Mapping[Name, Sequence[Name]], limit: float) ->
     """Some cannot reach others, though all live: put out the fewest without whom all the others can."""
     found = cut(complaints, view.seats(view.observed.values()))
     if found.out:
-        return Weighed(evict={name: sentence(name, complaints) for name in found.out})
+        return Weighed(evict=sentences(found.out, complaints))
     if not found.unresolved:
         return Weighed(f"not all came in time to generation {view.previous.generation}: all meet in a new one")
     by, of = found.unresolved[0]

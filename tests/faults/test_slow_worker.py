@@ -22,8 +22,8 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
         yield campaign
 
 
-def order(campaign: Campaign, worker: str, what: str, seconds: float) -> int:
-    """Tell a worker what to do next; return the position in the events before it."""
+def order(campaign: Campaign, worker: str, what: str, seconds: float | str) -> int:
+    """Tell a worker what to do next, or at a step; return the position in the events before it."""
     since = len(campaign.run.poll())
     new = campaign.run.orders / f"{worker}.new"
     new.write_text(str(seconds))
@@ -58,8 +58,10 @@ def test_an_announced_evaluation_is_excused(where: str, campaign: Campaign) -> N
 
 
 def test_an_evaluation_of_all_need_not_be_announced(campaign: Campaign) -> None:
-    since = min(order(campaign, worker, "sleep.between", LONG) for worker in sorted(campaign.run.pids()))
-    campaign.run.wait_steps(30, timeout=LONG + 15)
+    run, soon = campaign.run, f"{LONG} {campaign.run.step + 100}"
+    since = min(order(campaign, worker, "sleep.between", soon) for worker in sorted(run.pids()))
+    run.wait(lambda: not list(run.orders.glob("*.sleep.between")), 30.0, "all of them to evaluate")
+    run.wait_steps(30, timeout=LONG + 15)
     nothing_passed(campaign, since)
 
 

@@ -127,7 +127,7 @@ def test_a_second_agent_of_the_same_name_is_refused_and_leaves_the_first_one_alo
     assert f"agent twin of job pod runs here already, as process {first.pid}: end that one first" in pod.said()
     assert "lease" not in pod.said()
     first.terminate()
-    assert pod.wait_ends(first) == [128 + signal.SIGTERM]
+    assert pod.wait_ends(first) == [0]
 
 
 def test_a_killed_worker_that_somebody_starts_again_is_healed_and_trains_on(pod: Pod) -> None:
@@ -157,7 +157,8 @@ def test_a_killed_worker_that_somebody_starts_again_is_healed_and_trains_on(pod:
 class Pair:
     """Two pods of one job with a worker each: `w-a` beside agent `a`, `w-b` beside agent `b`."""
 
-    def __init__(self, folder: Path, endpoint: str, first: str) -> None:
+    def __init__(self, folder: Path, endpoint: str, first: str, detect: int) -> None:
+        self.detect = detect
         self.keys, self.store = Keys("pod"), EtcdStore(endpoint)
         self.pods = {name: Pod(folder / name, endpoint) for name in ("a", "b")}
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
@@ -171,10 +172,17 @@ class Pair:
         self.wait_steps(5)
 
     def start_agent(self, name: str) -> None:
-        self.agents[name] = self.pods[name].agent(2, "--agent", name, "--detect", "5", "--hang", "3")
+        self.agents[name] = self.pods[name].agent(2, "--agent", name, "--detect", str(self.detect), "--hang", "3")
 
     def start_worker(self, name: str) -> None:
         self.workers[name] = self.pods[name].worker(f"w-{name}")
+
+    def replace_worker(self, name: str) -> None:
+        """Start it again, and wait until the others have healed it."""
+        pod, worker = self.pods[name], f"w-{name}"
+        before = len(pod.events("healed", worker=worker))
+        self.start_worker(name)
+        pod.wait(lambda: len(pod.events("healed", worker=worker)) > before, "the new worker to be healed")
 
     def leader(self) -> str | None:
         entry = self.store.get(self.keys.leader)
@@ -218,12 +226,14 @@ class Pair:
 @pytest.fixture
 def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pair]:
     with EmbeddedEtcd() as etcd:
-        pair = Pair(tmp_path, etcd.endpoint, getattr(request, "param", "a"))
+        first, detect = getattr(request, "param", ("a", 5))
+        pair = Pair(tmp_path, etcd.endpoint, first, detect)
         yield pair
         pair.close()
 
 
-@pytest.mark.parametrize("pair", ["a", "b"], indirect=True, ids=["it led", "the other led"])
+# As on Kubernetes: on a busy machine an agent may need seconds to start.
+@pytest.mark.parametrize("pair", [("a", 15), ("b", 15)], indirect=True, ids=["it led", "the other led"])
 def test_an_agent_that_crashes_and_is_back_within_its_lease_disturbs_nobody(pair: Pair) -> None:
     pod, before = pair.pods["a"], pair.generations()
     lease, leader = pair.lease("a"), pair.leader()
@@ -243,8 +253,7 @@ def test_an_agent_that_crashes_and_is_back_within_its_lease_disturbs_nobody(pair
     pod.wait(lambda: pod.events("worker_died", worker="w-a"), "the notice of the death", 5.0)
     at = pair.step("b")
     pair.pods["b"].wait(lambda: pair.step("b") > at + 10, "the other one to train on alone", 10.0)
-    pair.start_worker("a")
-    pod.wait(lambda: pod.events("healed", worker="w-a"), "the new worker to be healed")
+    pair.replace_worker("a")
     pair.finish()
 
 
@@ -258,8 +267,7 @@ def test_an_agent_that_comes_back_later_than_its_lease_finds_its_worker_gone(pai
     at = pair.step("b")
     pair.pods["b"].wait(lambda: pair.step("b") > at + 5, "the other worker to train on alone", 10.0)
     pair.start_agent("a")
-    pair.start_worker("a")
-    pod.wait(lambda: pod.events("healed", worker="w-a"), "the new worker to be healed")
+    pair.replace_worker("a")
     assert pair.lease("a") not in (None, lease)
     pair.finish()
 
@@ -276,7 +284,7 @@ def test_a_worker_that_stopped_and_wakes_up_finds_itself_put_out(pair: Pair) -> 
         pair.pods["b"].wait(lambda: pair.step("b") > at + 5, "the other worker to train on alone", 10.0)
     finally:
         stopped.send_signal(signal.SIGCONT)
-    assert pair.pods["a"].wait_ends(stopped) == [EXIT_RESTART]
-    pair.start_worker("a")
-    pair.pods["a"].wait(lambda: pair.pods["a"].events("healed", worker="w-a"), "the new worker to be healed")
+    pod = pair.pods["a"]
+    assert pod.wait_ends(stopped) == [EXIT_RESTART]
+    pair.replace_worker("a")
     pair.finish()

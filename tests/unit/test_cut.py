@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reknit.rendezvous.cut import Cut, cut, sentence
-from reknit.rendezvous.eviction import Seat
+from reknit.rendezvous.complaints import Holders
+from reknit.rendezvous.cut import Cut, cut, sentences
+from reknit.rendezvous.eviction import Seat, can_go
 from reknit.rendezvous.records import Name
 
 Complaints = Mapping[Name, Collection[Name]]
@@ -130,10 +132,25 @@ def test_who_has_no_seat_counts_for_nothing() -> None:
     assert cut(complain({"a0": "x", "y": "a0"}), seats(2)) == Cut(())
 
 
+def test_half_of_a_large_job_that_is_cut_off_is_put_out_while_the_others_wait() -> None:
+    """250 hosts of 8, a replica each, every member of which misses 8 of its own coordinate on the other side."""
+    members = [[name(f"{host:03}-{c}") for c in range(8)] for host in range(250)]
+    everybody = {m: Seat(c, True, 2, 1, host, f"{host}") for host, own in enumerate(members) for c, m in enumerate(own)}
+    broken = [
+        (members[one][c], members[125 + (one + k) % 125][c]) for one in range(125) for k in range(8) for c in range(8)
+    ]
+    began = time.process_time()
+    found = cut(links(broken, everybody), everybody)
+    assert time.process_time() - began < 1.0
+    assert set(found.out) in ({m for own in members[:125] for m in own}, {m for own in members[125:] for m in own})
+
+
 def test_the_sentence_names_both_sides() -> None:
     told = complain({"a0": "c0", "b0": "c0", "c0": "a0"})
-    assert sentence(name("c0"), told) == "c0 is put out: a0, b0 cannot reach it, and it cannot reach a0"
-    assert sentence(name("a0"), {name("a0"): [name("b0")]}) == "a0 is put out: it cannot reach b0"
+    assert sentences([name("c0")], told) == {
+        name("c0"): "c0 is put out: a0, b0 cannot reach it, and it cannot reach a0"
+    }
+    assert sentences([name("a0")], {name("a0"): [name("b0")]}) == {name("a0"): "a0 is put out: it cannot reach b0"}
 
 
 # ---------------------------------------------------------------- properties
@@ -230,6 +247,22 @@ def test_whatever_is_complained_of_no_coordinate_loses_its_last_or_best_holder(
         assert left
         assert max(left) == max(column.values())
     assert set(found.out) <= {*told, *(of for absent in told.values() for of in absent)}
+
+
+@settings(deadline=None)
+@given(anything(), st.data())
+def test_who_is_stuck_is_who_cannot_go(
+    case: tuple[dict[Name, set[Name]], dict[Name, Seat]], data: st.DataObject
+) -> None:
+    everybody = case[1]
+    names = sorted(everybody)
+    holders, gone = Holders(dict(enumerate(everybody[m] for m in names))), set[Name]()
+    while able := [m for m in names if m not in gone and can_go(m, everybody, gone)]:
+        assert {names[m] for m in holders.stuck} == set(names) - gone - set(able)
+        chosen = data.draw(st.sampled_from(able))
+        gone.add(chosen)
+        holders.go(names.index(chosen))
+    assert {names[m] for m in holders.stuck} == set(names) - gone
 
 
 @settings(deadline=None, max_examples=300)

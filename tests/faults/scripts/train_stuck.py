@@ -24,10 +24,15 @@ orders.obey(job, model, optimizer)
 
 
 def asked(what: str) -> str:
-    """What the test asks this worker for, once: the file's content; empty if nothing."""
+    """What the test asks this worker for, once: the file's content; empty if nothing.
+
+    `9.0 250` asks for 9.0 at step 250, so that all can be asked for the same at once.
+    """
     path = orders.folder / f"{os.environ['REKNIT_WORKER_ID']}.{what}"
     try:
-        text = str(path.read_text())
+        text, _, step = str(path.read_text()).partition(" ")
+        if step and job.step < int(step):
+            return ""
         path.unlink()
     except FileNotFoundError:
         return ""
