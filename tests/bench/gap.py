@@ -198,7 +198,7 @@ def step_seconds(kills: Sequence[Kill], events: Iterable[Event]) -> float:
 
 def run(quick: bool) -> list[Figure]:
     """Kill; the gap beside a step's time, then the moments after the kill, each in the last survivor to come there."""
-    kills, events = collect(3 if quick else 14, seed=0)
+    kills, events = collect(3 if quick else 12, seed=0)
     stops = [stop_of(kill, events) for kill in kills]
     step = 1000 * step_seconds(kills, events)
 

@@ -70,7 +70,7 @@ def collect(kills: int, quiet: float, seed: int) -> tuple[Run, Stretch, list[Str
 
 def run(quick: bool) -> list[Figure]:
     """One run."""
-    kills, quiet = (2, 6.0) if quick else (6, 15.0)
+    kills, quiet = (2, 6.0) if quick else (6, 12.0)
     seen, disturbed, undisturbed = collect(kills, quiet, seed=0)
     reached = seen.situation.reached
     rates = [steps_in(stretch, reached) / quiet for stretch in undisturbed]

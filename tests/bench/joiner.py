@@ -79,7 +79,7 @@ def _figures(quick: bool) -> Iterator[Figure]:
     for size in SIZES[: 2 if quick else None]:
         if taken * 10 > LIMIT_SECONDS:  # the next size moves ten times the bytes
             return
-        found, healing = pauses(size, 2 if quick else 5)
+        found, healing = pauses(size, 2 if quick else 4)
         pause, alone = Spread.of(found), Spread.of(bytes_alone(size * 10**6) for _ in range(3))
         taken = pause.worst / 1000 * len(found)
         note = f"worst {pause.worst:.0f} of {len(found)}; the healing itself {healing.median:.0f}"

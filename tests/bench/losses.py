@@ -120,9 +120,9 @@ def run_node(quick: bool) -> list[Figure]:
     """A node loss: an agent is asked whether it lives, and given so long to answer."""
     ladder = Ladder.derive()
     bound = ladder.accuse_after + ladder.answer
-    return list(_figures(node_losses(2 if quick else 5, seed=0), "ask + answer", bound, goal=1000))
+    return list(_figures(node_losses(2 if quick else 4, seed=0), "ask + answer", bound, goal=1000))
 
 
 def run_hang(quick: bool) -> list[Figure]:
     """A hang: others wait for it as long as --hang says."""
-    return list(_figures(hangs(2 if quick else 5, seed=0), "--hang", HANG_SECONDS))
+    return list(_figures(hangs(2 if quick else 4, seed=0), "--hang", HANG_SECONDS))
