@@ -157,12 +157,15 @@ def test_a_killed_worker_that_somebody_starts_again_is_healed_and_trains_on(pod:
 class Pair:
     """Two pods of one job with a worker each: `w-a` beside agent `a`, `w-b` beside agent `b`."""
 
-    def __init__(self, folder: Path, endpoint: str, first: str, detect: int) -> None:
+    def __init__(self, folder: Path, endpoint: str, detect: int) -> None:
         self.detect = detect
         self.keys, self.store = Keys("pod"), EtcdStore(endpoint)
         self.pods = {name: Pod(folder / name, endpoint) for name in ("a", "b")}
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
+
+    def open(self, first: str) -> None:
+        """Start both agents, `first` before the other, so that it leads, and their workers."""
         self.store.connect(timeout=10.0)
         for name in (first, *{"a", "b"} - {first}):
             self.start_agent(name)
@@ -227,9 +230,12 @@ class Pair:
 def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pair]:
     with EmbeddedEtcd() as etcd:
         first, detect = getattr(request, "param", ("a", 5))
-        pair = Pair(tmp_path, etcd.endpoint, first, detect)
-        yield pair
-        pair.close()
+        pair = Pair(tmp_path, etcd.endpoint, detect)
+        try:
+            pair.open(first)
+            yield pair
+        finally:
+            pair.close()
 
 
 # As on Kubernetes: on a busy machine an agent may need seconds to start.
