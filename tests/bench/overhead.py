@@ -64,21 +64,21 @@ def figures_of(turns: Turns, goal: float) -> list[Figure]:
 
 def one_stage(quick: bool) -> list[Figure]:
     """Plain data parallel: one vote a step."""
-    rounds, steps = (4, 10) if quick else (16, 20)
+    rounds, steps = (4, 10) if quick else (12, 20)
     measured = measure("one_stage.py", [STOCK, REKNIT, AGAIN], rounds, steps, [0.0, PAD_SECONDS])
     return [figure for turns in measured for figure in figures_of(turns, goal=1.5)]
 
 
 def two_stages(quick: bool) -> list[Figure]:
     """Pipeline × data: a vote over the replicas, then a round within each."""
-    rounds, steps = (4, 10) if quick else (14, 20)
+    rounds, steps = (4, 10) if quick else (10, 20)
     measured = measure("two_stages.py", [STOCK, REKNIT, AGAIN], rounds, steps, [0.0, PAD_SECONDS], pipe=2)
     return [figure for turns in measured for figure in figures_of(turns, goal=4.0)]
 
 
 def overlap(quick: bool) -> list[Figure]:
     """A model of several buckets: how much of the reduction hides behind backward."""
-    rounds, steps = (3, 3) if quick else (8, 4)
+    rounds, steps = (3, 3) if quick else (6, 4)
     (turns,) = measure("buckets.py", [STOCK, REKNIT, AFTER, AGAIN], rounds, steps, [0.0])
     step = {system: Spread.of(seconds).median for system, seconds in turns.items()}
     return [

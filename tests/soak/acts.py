@@ -10,11 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
+from tests.faults.harness import Event
 from tests.soak.evidence import EVERYTHING_DIED, Clean, Strike
 from tests.soak.job import Soak
 from tests.soak.nodes import JOB, Node
@@ -95,9 +95,12 @@ class Acts:
         begun, soak = time.monotonic(), self._soak
         for leaving, struck in ((nodes[0], nodes[1]), (nodes[1], nodes[2])):
             generation, life, victim = soak.generation, leaving.run, struck.placed()[-1]
-            fault = struck.run.fail_at(victim, "connect", 0)
+            since = len(struck.run.poll())
+            struck.run.fail_at(victim, "connect", 0)
             leaving.drain()
-            soak.wait(partial(_is_gone, fault), STRIKE_SECONDS, f"{victim} to die in a planned change")
+            find = partial(change_of_death, struck.run.events, victim, since)
+            change = soak.wait(find, STRIKE_SECONDS, f"{victim} to die in a planned change")
+            assert not change["urgent"], f"{victim} died in {change}"
             print(f"{life.name} drains, and {victim} dies in the middle of that", flush=True)
             soak.wait_strength(generation + 1, len(nodes) - 1)
         gone = soak.generation
@@ -136,5 +139,8 @@ class Acts:
         )
 
 
-def _is_gone(path: Path) -> bool:
-    return not path.exists()
+def change_of_death(events: Sequence[Event], worker: str, since: int) -> Event | None:
+    """The plan that was the newest, as its agent saw it, when a worker died after position `since`; None: it lives."""
+    died = [e["t"] for e in events[since:] if e["event"] == "worker_died" and e["worker"] == worker]
+    plans = (e for e in events if e["event"] == "plan" and e["t"] < min(died, default=0.0))
+    return max(plans, key=lambda e: float(e["t"]), default=None)  # a death is told after its cause is known

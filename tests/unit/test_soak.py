@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.faults import invariants
+from tests.soak.acts import change_of_death
 from tests.soak.evidence import Clean, commits_of, complete, disturbances, gap_of, wrong_returns
 from tests.soak.footprints import LONG_SECONDS, SETTLED_SECONDS, Footprint, Growth, complaints, growth_of
 from tests.soak.program import ACTS_SECONDS, CHAOS, EVERYTHING, HOST, PAIR, WORKER, program
@@ -176,3 +177,12 @@ def test_ten_minutes_hold_every_kind_of_act_and_the_end_of_everything_twice() ->
 
 def test_a_minute_holds_one_of_each() -> None:
     assert sorted(act.kind for act in program(1, 3, seed=0)) == sorted((HOST, WORKER, PAIR, EVERYTHING, CHAOS))
+
+
+def test_the_change_in_which_somebody_died_is_the_newest_plan_before() -> None:
+    plans = [event(t, "plan", "a", g, urgent=g == 3) for t, g in ((1.0, 1), (2.0, 2), (3.0, 3))]
+    death = event(2.5, "worker_died", "b", 2, pid=2)
+    events = [event(0.5, "worker_died", "b", 0, pid=1), *plans, death]
+    assert change_of_death(events, "b", 1) == plans[1]
+    assert change_of_death(events, "a", 1) is None
+    assert change_of_death(events, "b", 5) is None
