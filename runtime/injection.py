@@ -11,9 +11,9 @@ def install(handler: Callable[[str, int], None] | None) -> None:
     """Call `handler(phase, step)` whenever a point is reached.
 
     In an attempt: reduce, vote, half voted (in the data group, not yet in the replica), voted, committed.  In a reinit:
-    connect (nothing is built yet), compare (all groups are), restore (a checkpoint is about to be read), restore together
-    (all know who could), heal, be healed (the structure has come), heal halfway, be healed halfway, ready (at the
-    decided version, before the last round).
+    connect (nothing is built yet), compare (all groups are), restore (a checkpoint is about to be read), restore
+    together (all know who could), heal, be healed (the structure has come), heal halfway, be healed halfway, ready (at
+    the decided version, before the last round).
     """
     global _handler
     _handler = handler
