@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ def main() -> int:
     unknown = set(arguments.names) - set(BENCHES)
     if unknown:
         parser.error(f"there is no bench {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # nothing is left behind
     sections: dict[str, Sequence[Figure]] = {}
     for name in arguments.names or BENCHES:
         begun = time.monotonic()

@@ -97,4 +97,4 @@ def _figures(size: int, rounds: int) -> Iterator[Figure]:
 
 def run(quick: bool) -> list[Figure]:
     """For each size."""
-    return [figure for size in SIZES for figure in _figures(size, 3 if quick else 8)]
+    return [figure for size in SIZES for figure in _figures(size, 3 if quick else 6)]
