@@ -20,7 +20,7 @@ help:
 	@echo "make test-long    run the long ones"
 	@echo "make check        lint, format, types, import rules"
 	@echo "make soak         ten minutes of faults on a job of three nodes (ARGS='--minutes 1')"
-	@echo "make bench        measure gaps, overhead and reinit"
+	@echo "make bench        measure gaps, goodput, checkpoints, overhead and reinit"
 	@echo "make environment  only make $(VENV)"
 	@echo "make clean        remove $(VENV) and the caches"
 

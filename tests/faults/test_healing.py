@@ -60,7 +60,10 @@ def test_a_flipped_bit_is_found_and_named(policy: str, tmp_path: Path) -> None:
         assert len(healed["sources"]) == 2
         run.wait_steps(5, TIMEOUT)
         died = [(event["worker"], event["cause"]) for event in run.of("worker_died", since)]
-        assert died == ([] if policy == "heal" else [(worker, "exit code 75")])
+        if policy == "heal":
+            assert not died
+        else:  # it ends by itself, or its agent, which reads the same plan, is faster
+            assert died in ([(worker, "exit code 75")], [(worker, "SIGKILL")])
         assert {name for name, pid in run.pids().items() if pid != before[name]} == {name for name, _ in died}
         assert len(list(run.of("differs"))) == 1
         assert f"ERROR: the state of {worker} differs" in run.output()

@@ -370,7 +370,7 @@ def test_under_a_new_lease_the_agents_own_record_comes_after_all_others(
         agent.session.set_member(member(0, ready=lease))
         wait_until(lambda lost=lease: agent.session.written and agent.session.state.lease not in (None, lost))
     watch.close()
-    assert world.store.get(world.keys.agent("agent-0")) is not None
+    look()
     assert set(seen_with_members) == {20}
 
 
