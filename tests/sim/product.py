@@ -32,7 +32,7 @@ from reknit.rendezvous.records import (
 from reknit.rendezvous.records import Plan as ProductPlan
 from reknit.runtime.recovery.decision import Decision, Reaction, Row, Settling, decide, reaction, settling
 
-NOW = Patience(join_window=0.0, report_grace=0.0)
+NOW = Patience(join_window=0.0, report_grace=0.0, burst=0.0)
 MOST = 8  # replicas at most
 
 NextPlan = Callable[[Sequence[Observed], Spec, ProductPlan | None, float, Patience], Outcome]
