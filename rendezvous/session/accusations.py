@@ -11,7 +11,6 @@ accuser looks twice in that time (`chance`).
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from reknit.rendezvous.accusation import Accusation, decode_accusation, encode_a
 from reknit.rendezvous.errors import StoreError, StoreUnavailable
 from reknit.rendezvous.keys import Keys
 from reknit.rendezvous.rejected import Rejected
+from reknit.rendezvous.session.background import Background
 from reknit.rendezvous.session.chance import Chance, begin, weigh
 from reknit.rendezvous.session.events import Accused
 from reknit.rendezvous.store.protocol import Compare, Delete, Entry, Lease, Put, Store
@@ -27,23 +27,17 @@ from reknit.rendezvous.store.protocol import Compare, Delete, Entry, Lease, Put,
 logger = logging.getLogger(__name__)
 
 
-class Responder:
+class Responder(Background):
     """Deletes the accusation of the own agent, whoever makes it.  Opens nothing before `start`."""
 
     def __init__(
         self, store: Store, emit: Callable[[Accused], None], rejected: Rejected, *, timeout: float, retry: float
     ) -> None:
+        super().__init__("accusations-answer", timeout)
         self._store, self._emit, self._rejected = store, emit, rejected
-        self._timeout, self._retry = timeout, retry
-        self._condition = threading.Condition()
+        self._retry = retry
         self._standing: Entry | None = None
         self._told = 0
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="accusations-answer", daemon=True)
-
-    def start(self) -> None:
-        """Start answering."""
-        self._thread.start()
 
     def see(self, entry: Entry | None) -> None:
         """Take in the newest state of the own accusation."""
@@ -57,18 +51,6 @@ class Responder:
         if accusation is not None:
             logger.info("%s asks whether this agent lives: %s", accusation.by, accusation.reason)
             self._emit(Accused(accusation))
-
-    def stop(self) -> None:
-        """Begin to stop, without waiting for it."""
-        with self._condition:
-            self._closed = True
-            self._condition.notify_all()
-
-    def close(self) -> None:
-        """Stop; waits for the operation under way."""
-        self.stop()
-        if self._thread.is_alive():
-            self._thread.join(self._timeout + 1)
 
     def _run(self) -> None:
         while True:
@@ -103,7 +85,7 @@ class _Question:
     own: bool = False
 
 
-class Accuser:
+class Accuser(Background):
     """Makes accusations and follows them up.  Opens nothing before `start`; all methods but `close` return at once.
 
     Args:
@@ -125,18 +107,12 @@ class Accuser:
         timeout: float,
         retry: float,
     ) -> None:
+        super().__init__("accusations-ask", timeout)
         self._store, self._keys, self._agent_id = store, keys, agent_id
         self._lease, self._calms, self._doubt = lease, calms, doubt
-        self._answer, self._timeout, self._retry = answer, timeout, retry
-        self._condition = threading.Condition()
+        self._answer, self._retry = answer, retry
         self._questions: dict[str, _Question] = {}
         self._generation = 0
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="accusations-ask", daemon=True)
-
-    def start(self) -> None:
-        """Start asking."""
-        self._thread.start()
 
     def accuse(self, agent: str, generation: int, reason: str) -> None:
         """See `Session.accuse`."""
@@ -155,18 +131,6 @@ class Accuser:
         with self._condition:
             self._generation = max(self._generation, generation)
             self._condition.notify_all()
-
-    def stop(self) -> None:
-        """Begin to stop, without waiting for it."""
-        with self._condition:
-            self._closed = True
-            self._condition.notify_all()
-
-    def close(self) -> None:
-        """Stop; waits for the operation under way."""
-        self.stop()
-        if self._thread.is_alive():
-            self._thread.join(self._timeout + 1)
 
     def _run(self) -> None:
         while (question := self._next()) is not None:

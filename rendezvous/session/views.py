@@ -7,7 +7,6 @@ worker of this agent has fetched serves the others.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -17,6 +16,7 @@ from reknit.rendezvous.keys import Keys
 from reknit.rendezvous.parts import Head, View, decode_peers, parts_prefix
 from reknit.rendezvous.records import Name, Replica
 from reknit.rendezvous.rejected import Rejected
+from reknit.rendezvous.session.background import Background
 from reknit.rendezvous.session.events import ViewFetched
 from reknit.rendezvous.store.protocol import Entry, Store
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-class ViewFetcher:
+class ViewFetcher(Background):
     """Answers requests by `ViewFetched`; tries each until it succeeds or a newer one takes its place."""
 
     def __init__(
@@ -38,18 +38,12 @@ class ViewFetcher:
         timeout: float,
         retry: float,
     ) -> None:
+        super().__init__("session-views", timeout)
         self._store, self._keys, self._emit, self._rejected = store, keys, emit, rejected
-        self._timeout, self._retry = timeout, retry
-        self._condition = threading.Condition()
+        self._retry = retry
         self._requests: dict[Name, tuple[Head, int | None]] = {}
         self._entries: dict[str, Entry] = {}
         self._newest = 0
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="session-views", daemon=True)
-
-    def start(self) -> None:
-        """Start answering."""
-        self._thread.start()
 
     def request(self, head: Head, name: Name, coordinate: int | None) -> None:
         """Ask for the view of `name`, which is at `coordinate` (None: without one it can have no place)."""
@@ -62,18 +56,6 @@ class ViewFetcher:
         with self._condition:
             self._newest = max(self._newest, generation)
             self._condition.notify_all()
-
-    def stop(self) -> None:
-        """Begin to stop, without waiting for it."""
-        with self._condition:
-            self._closed = True
-            self._condition.notify_all()
-
-    def close(self) -> None:
-        """Stop; waits for the operation under way."""
-        self.stop()
-        if self._thread.is_alive():
-            self._thread.join(self._timeout + 1)
 
     def _run(self) -> None:
         while (request := self._next()) is not None:
