@@ -13,11 +13,12 @@ from reknit.rendezvous.codec import decode_member
 from reknit.rendezvous.draining import DrainOrder, encode_order, whom
 from reknit.rendezvous.errors import RecordError, ReknitError, StoreError, StoreUnavailable
 from reknit.rendezvous.keys import Keys, check_name
-from reknit.rendezvous.parts import decode_head, decode_whole, parts_prefix
+from reknit.rendezvous.parts import decode_head
 from reknit.rendezvous.records import Member, Name, Plan
 from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.store.endpoints import parse_endpoints
 from reknit.rendezvous.store.protocol import Store
+from reknit.rendezvous.whole_plan import read_whole
 from reknit.runtime.chaos.command import parse_time
 from reknit.runtime.config import EXIT_FAILED, ConfigError, EtcdAccess
 
@@ -119,8 +120,7 @@ def _plan(store: Store, keys: Keys) -> Plan | None:
     if entry is None:
         return None
     head = decode_head(entry.value, entry.key)
-    parts = store.list(keys.prefix + parts_prefix(head.generation, head.writer)).entries
-    return decode_whole(head, {part.key.removeprefix(keys.prefix): part.value for part in parts})
+    return read_whole(head, keys, store.list)
 
 
 def _who_is_there(members: Sequence[Member]) -> str:

@@ -13,10 +13,11 @@ from dataclasses import replace
 from reknit.rendezvous.errors import RecordError, StoreUnavailable
 from reknit.rendezvous.keys import Keys
 from reknit.rendezvous.leader.fence import Fence
-from reknit.rendezvous.parts import Head, decode_head, decode_whole, encode, encode_head, head_of, parts_prefix
+from reknit.rendezvous.parts import Head, decode_head, encode, encode_head, head_of
 from reknit.rendezvous.records import WAITING, Former, Member, Plan
 from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.store.protocol import Compare, Operation, Put, Store
+from reknit.rendezvous.whole_plan import read_whole
 
 logger = logging.getLogger(__name__)
 
@@ -95,11 +96,8 @@ class Publisher:
                 self._give_up(unknown_places(head.generation, head, members))
 
     def _whole(self, head: Head) -> Plan | None:
-        prefix = self._keys.prefix + parts_prefix(head.generation, head.writer)
-        found = self.fence.list(prefix)
-        parts = {entry.key.removeprefix(self._keys.prefix): entry.value for entry in found.entries}
         try:
-            plan = decode_whole(head, parts)
+            plan = read_whole(head, self._keys, self.fence.list)
             if len({len(replica.places) for replica in plan.replicas}) > 1:
                 raise RecordError("its replicas differ in size")
         except (ValueError, TypeError) as error:

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from reknit.rendezvous.codec import decode_member
 from reknit.rendezvous.errors import RecordError, StoreError
 from reknit.rendezvous.keys import Keys
-from reknit.rendezvous.parts import Head, decode_head, decode_whole, parts_prefix
+from reknit.rendezvous.parts import Head, decode_head
 from reknit.rendezvous.records import Plan
 from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.session.events import JobRead
 from reknit.rendezvous.store.protocol import Store
+from reknit.rendezvous.whole_plan import read_whole
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,4 @@ class JobReader:
             logger.exception("the job cannot be read")
 
     def _plan(self, head: Head) -> Plan:
-        prefix = self._keys.prefix + parts_prefix(head.generation, head.writer)
-        entries = self._store.list(prefix, timeout=self._timeout).entries
-        return decode_whole(head, {entry.key.removeprefix(self._keys.prefix): entry.value for entry in entries})
+        return read_whole(head, self._keys, lambda prefix: self._store.list(prefix, timeout=self._timeout))

@@ -12,10 +12,11 @@ from reknit.rendezvous.accusation import AgentRecord, decode_agent
 from reknit.rendezvous.codec import decode_member
 from reknit.rendezvous.errors import RecordError, StoreError
 from reknit.rendezvous.keys import Keys
-from reknit.rendezvous.parts import Head, decode_head, decode_whole, parts_prefix
+from reknit.rendezvous.parts import Head, decode_head
 from reknit.rendezvous.records import Member, Plan
 from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.store.protocol import Entry, Event, Snapshot, Store, WatchHandle
+from reknit.rendezvous.whole_plan import read_whole
 from reknit.runtime.chaos.situation import Job
 
 log = logging.getLogger("reknit.chaos")
@@ -77,11 +78,8 @@ class JobWatch:
             return Job(self._plan if head is not None else None, dict(self._members), dict(self._agents))
 
     def _read_plan(self, head: Head) -> Plan | None:
-        prefix = self._keys.prefix + parts_prefix(head.generation, head.writer)
         try:
-            entries = self._store.list(prefix, timeout=READ_SECONDS).entries
-            parts = {entry.key.removeprefix(self._keys.prefix): entry.value for entry in entries}
-            return decode_whole(head, parts)
+            return read_whole(head, self._keys, lambda prefix: self._store.list(prefix, timeout=READ_SECONDS))
         except (StoreError, RecordError) as error:  # parts of a plan that is no longer the newest are soon gone
             log.debug("generation %d cannot be read: %s", head.generation, error)
             return None
