@@ -13,6 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from reknit.rendezvous.places import Candidate
 from reknit.rendezvous.records import Name
 
+WINDOWS = 4  # a stream of arrivals without a pause is cut after so many join windows
+
 
 def assign(candidates: Sequence[Candidate], given: Mapping[Name, int], wanted: int, size: int) -> dict[Name, int]:
     """New assignments: fresh member -> coordinate, so that as many replicas as possible can be formed, up to `wanted`.
@@ -43,6 +45,45 @@ def assign(candidates: Sequence[Candidate], given: Mapping[Name, int], wanted: i
         on_host[c.host, coordinate] += 1
         assigned[c.name] = coordinate
     return assigned
+
+
+def due(arrivals: Collection[float], window: float) -> float:
+    """When a burst of arrivals (seconds, one or more) is over: after a pause of `window`, or a long stream."""
+    return min(max(arrivals) + window, min(arrivals) + WINDOWS * window)
+
+
+def incomplete_hosts(
+    candidates: Sequence[Candidate],
+    arrived: Mapping[Name, float],
+    given: Mapping[Name, int],
+    wanted: int,
+    size: int,
+    now: float,
+    window: float,
+) -> dict[str, float]:
+    """Hosts new to the job of which more members may still arrive, and until when (seconds, the clock of `now`).
+
+    Told one by one as they come, members of two hosts that start together would make replicas across hosts.  A host
+    that has, or lately had, somebody with a coordinate is not new: there a fresh process replaces another one, and
+    somebody waits for it.  When enough are here for all `wanted` replicas there is nothing to wait for.
+    """
+    bound, fresh, known = [0] * size, list[Candidate](), set[str]()
+    replaced = {name.worker_id for name in given}
+    for c in candidates:
+        coordinate = c.coordinate if c.coordinate is not None else given.get(c.name)
+        if coordinate is None:
+            fresh.append(c)
+        elif 0 <= coordinate < size:
+            bound[coordinate] += 1
+        if coordinate is not None or c.name.worker_id in replaced:
+            known.add(c.host)
+    if possible_replicas(bound, sum(not c.draining for c in fresh), wanted) == wanted:
+        return {}
+    times: dict[str, list[float]] = {}
+    for c in fresh:
+        times.setdefault(c.host, []).append(arrived[c.name])
+    ends = {host: due(moments, window) for host, moments in times.items() if host not in known}
+    return {host: end for host, end in ends.items() if now < end}
 
 
 def possible_replicas(bound: Sequence[int], free: int, wanted: int) -> int:

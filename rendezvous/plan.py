@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from reknit.rendezvous.assignment import due
 from reknit.rendezvous.eviction import forgiven
 from reknit.rendezvous.evidence import weigh
 from reknit.rendezvous.holders import wait_for_holders
@@ -45,8 +46,6 @@ __all__ = [
     "next_plan",
     "runs",
 ]
-
-WINDOWS = 4  # a stream of arrivals without a pause is cut after so many join windows
 
 
 def next_plan(
@@ -220,16 +219,14 @@ def planned(view: View) -> Outcome | None:
         return None
     drained = [o.changed for name in _left(view, places) if (o := view.observed[name]).member.draining]
     if drained:
-        window = view.patience.burst
-        due = min(max(drained) + window, min(drained) + WINDOWS * window)
-        if view.now < due:  # a host's workers all drain at once
-            return Outcome(None, "members drain; more may follow", again=due)
+        end = due(drained, view.patience.burst)
+        if view.now < end:  # a host's workers all drain at once
+            return Outcome(None, "members drain; more may follow", again=end)
     arrivals = [view.observed[name].changed for replica in places for name in replica if name not in view.past]
     if arrivals and len(places) < view.spec.wanted:
-        window = view.patience.join_window
-        due = min(max(arrivals) + window, min(arrivals) + WINDOWS * window)
-        if view.now < due:
-            return Outcome(None, "members have arrived; more may follow", again=due)
+        end = due(arrivals, view.patience.join_window)
+        if view.now < end:
+            return Outcome(None, "members have arrived; more may follow", again=end)
     if view.previous.placed == 0:
         return _begin(view, places)
     return _publish(view, places, _change(view, places))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from reknit.rendezvous.assignment import assign
+from reknit.rendezvous.assignment import assign, incomplete_hosts
 from reknit.rendezvous.keys import Assignment, decode_assignment, encode_assignment
 from reknit.rendezvous.leader.fence import Fence
 from reknit.rendezvous.leader.news import News, follow
@@ -51,11 +51,23 @@ class Assignments:
         names = [c.name for c in candidates]
         return {name: self.given[name] for name in names if self.given.get(name, size) < size}
 
-    def tell(self, members: Iterable[Member], candidates: Sequence[Candidate], spec: Spec) -> None:
-        """Tell those who are needed, and tell again what is no longer in the store to those who may wait for it."""
+    def tell(
+        self,
+        members: Iterable[Member],
+        candidates: Sequence[Candidate],
+        arrived: Mapping[Name, float],
+        spec: Spec,
+        now: float,
+        window: float,
+    ) -> dict[str, float]:
+        """Tell those who are needed, and tell again what is no longer in the store to those who may wait for it.
+
+        Returns the hosts whose members are not told yet, as more of them may arrive, and until when.
+        """
         size = spec.axes.size
         given = self.to(candidates, size)
-        told = assign(candidates, given, spec.wanted, size)
+        incomplete = incomplete_hosts(candidates, arrived, self.given, spec.wanted, size, now, window)
+        told = assign([c for c in candidates if c.host not in incomplete], given, spec.wanted, size)
         waiting = {m.name for m in members if not m.built and m.name in given and not self._stands(m.name)}
         told.update((name, given[name]) for name in waiting)
         if told:
@@ -66,6 +78,7 @@ class Assignments:
             self.given.update(told)
             where = ", ".join(f"{name} for {spec.axes.coordinate(index)}" for name, index in told.items())
             logger.debug("told to build: %s (pipe.model)", where)
+        return incomplete
 
     def forget(self, here: Collection[Name], now: float, after: float) -> None:
         """Forget what was given to processes that have not been `here` for `after` seconds or more."""

@@ -191,7 +191,7 @@ class Term:
             self._publish(replace(outcome, plan=replace(outcome.plan, reason=begun + outcome.plan.reason)), now)
             return
         self._wait(previous, observed, outcome, resting, now)
-        self._assign(previous, observed, candidates, spec)
+        self._assign(previous, observed, candidates, spec, now)
         self._clean(now)
 
     def _load(self, observed: Sequence[Observed], now: float) -> bool:
@@ -273,13 +273,16 @@ class Term:
         )
 
     def _assign(
-        self, previous: Plan, observed: Sequence[Observed], candidates: Sequence[Candidate], spec: Spec
+        self, previous: Plan, observed: Sequence[Observed], candidates: Sequence[Candidate], spec: Spec, now: float
     ) -> None:
         """Tell fresh members for which coordinate to build."""
         living = [o.member for o in observed if not o.member.dead]
         if previous.state in (FINISHED, LOST) or any(m.finished for m in living if m.name in previous.names):
             return
-        self.assignments.tell(living, candidates, spec)
+        arrived = {o.member.name: o.arrived for o in observed}
+        ends = self.assignments.tell(living, candidates, arrived, spec, now, self._patience.join_window)
+        if ends:
+            self.again = min(ends.values()) if self.again is None else min(self.again, *ends.values())
 
     @staticmethod
     def _candidates(previous: Plan, observed: Sequence[Observed], resting: Collection[str]) -> list[Candidate]:

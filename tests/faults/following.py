@@ -25,7 +25,7 @@ class Orders:
         """Read the command line; wait as long as the test holds newcomers back."""
         parser = argparse.ArgumentParser()
         parser.add_argument("--orders", type=Path, required=True, metavar="FOLDER")
-        parser.add_argument("--step-ms", type=float, default=10)
+        parser.add_argument("--step-ms", type=float, default=25)
         parser.add_argument("--checkpoint", type=Path, metavar="FOLDER")
         parser.add_argument("--every", type=int, default=10, metavar="STEPS")
         parser.add_argument("--keep", type=int, default=3, metavar="CHECKPOINTS")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reknit.rendezvous.assignment import assign, possible_replicas, surplus
+from reknit.rendezvous.assignment import assign, incomplete_hosts, possible_replicas, surplus
 from reknit.rendezvous.places import Candidate
 from reknit.rendezvous.records import Name
 
@@ -47,6 +47,23 @@ def test_members_of_one_host_complete_one_replica_in_whatever_order_hosts_come()
     given = before | assign([*first, *later], before, 2, 2)
     for host in "ab":
         assert {given[Name(f"{host}{k}", "1")] for k in range(2)} == {0, 1}
+
+
+def test_a_host_new_to_the_job_is_waited_for_unless_everybody_is_there() -> None:
+    people = [Candidate(who(k), host=f"h{k % 2}") for k in range(3)]
+    arrived = {who(0): 1.0, who(1): 1.2, who(2): 1.4}
+    assert incomplete_hosts(people, arrived, {}, 2, 2, now=1.6, window=0.5) == {"h0": 1.9, "h1": 1.7}
+    assert incomplete_hosts(people, arrived, {}, 2, 2, now=1.8, window=0.5) == {"h0": 1.9}
+    assert incomplete_hosts(people, arrived, {}, 1, 2, now=1.6, window=0.5) == {}, "enough for what is wanted"
+    stream = {who(k): 1.0 + k for k in range(3)}
+    assert incomplete_hosts([*map(Candidate, stream)], stream, {}, 4, 2, now=3.1, window=0.5) == {}, "cut after four"
+
+
+def test_a_host_that_has_or_lately_had_a_coordinate_is_not_waited_for() -> None:
+    here = [Candidate(who(0), 0, host="h"), Candidate(who(1), host="h")]
+    assert incomplete_hosts(here, {who(1): 1.0}, {}, 2, 2, now=1.1, window=0.5) == {}
+    died = {Name("w01", "before"): 1}
+    assert incomplete_hosts([Candidate(who(1), host="h")], {who(1): 1.0}, died, 2, 2, now=1.1, window=0.5) == {}
 
 
 def test_a_hole_is_filled_and_who_is_not_needed_is_told_nothing() -> None:

@@ -11,7 +11,7 @@ from tests.unit.leaders_desk import ALL, KEYS, Desk, member
 from reknit.rendezvous.codec import decode_spec, encode_member, encode_spec
 from reknit.rendezvous.leader.term import Known
 from reknit.rendezvous.parts import decode_head
-from reknit.rendezvous.records import LOST, Axes, Spec
+from reknit.rendezvous.records import LOST, Axes, Name, Spec
 from reknit.rendezvous.store.protocol import Snapshot
 
 
@@ -155,12 +155,36 @@ def test_a_lost_state_is_said_and_left_alone(desk: Desk) -> None:
 
 def test_assignments_of_workers_that_are_gone_for_long_are_forgotten(desk: Desk) -> None:
     desk.look(1.0, member(1, coordinate=None, built=False))
+    desk.go(1.5)
     assert desk.store.get(KEYS.assignment("w1"))
     desk.look(2.0)
     assert desk.store.get(KEYS.assignment("w1"))
     desk.look(50.0)
     desk.look(100.0)
     assert desk.store.get(KEYS.assignment("w1")) is None
+
+
+def test_hosts_that_start_together_are_told_when_their_workers_are_there_so_that_each_holds_a_replica() -> None:
+    desk = Desk(Spec(Axes(2), 1, 3))
+    fresh = [replace(member(k), host=f"h{k % 2}", coordinate=None, built=False) for k in range(4)]
+    for count in range(1, 5):
+        desk.look(1.0 + count / 10, *fresh[:count])
+        assert not desk.store.list(KEYS.assignments).entries
+    assert desk.term.again == pytest.approx(1.3 + 0.5), "the first host's last worker came at 1.3"
+    desk.go(1.85)
+    desk.go(1.95)
+    given = {name.worker_id: coordinate for name, coordinate in desk.term.assignments.given.items()}
+    assert {given["w0"], given["w2"]} == {given["w1"], given["w3"]} == {0, 1}
+    built = [replace(m, built=True, coordinate=given[m.worker_id]) for m in fresh]
+    desk.look(3.0, *built)
+    desk.go(3.5)
+    assert {frozenset(n.worker_id for n in r.names) for r in desk.plan.replicas} == {
+        frozenset({"w0", "w2"}),
+        frozenset({"w1", "w3"}),
+    }
+    again = replace(fresh[0], incarnation="again")
+    desk.look(4.0, again, *(replace(m, ready=1, pristine=False) for m in built[1:]))
+    assert Name("w0", "again") in desk.term.assignments.given, "a replacement waits for nobody"
 
 
 def test_a_stopped_job_begins_again_under_agents_that_came_later_and_says_so(desk: Desk) -> None:
