@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults import invariants, problem
-from tests.faults.harness import START_SECONDS, TRAIN_PIPE, Event, JobRun
+from tests.faults.harness import TRAIN_PIPE, Event, JobRun
 
 from reknit.rendezvous.store.embedded import EmbeddedEtcd
 
@@ -154,18 +154,13 @@ class Hosts:
 
 
 @contextmanager
-def several(folder: Path, count: int, *, in_turn: bool = False, **options: Any) -> Iterator[Hosts]:
-    """`count` hosts on an etcd of their own.
-
-    `in_turn`: each is started when the one before trains, so that each surely holds a whole replica.
-    """
+def several(folder: Path, count: int, **options: Any) -> Iterator[Hosts]:
+    """`count` hosts on an etcd of their own, started together; the job gives each whole replicas where they fit."""
     with EmbeddedEtcd() as etcd:
         hosts = Hosts(folder, etcd.endpoint, **options)
         try:
-            for number in range(1, count + 1):
+            for _ in range(count):
                 hosts.add()
-                if in_turn:
-                    hosts.wait_strength(number, timeout=START_SECONDS)
             yield hosts
         finally:
             hosts.close()

@@ -23,7 +23,7 @@ NEWS_SECONDS = 10.0  # until a busy machine's chaos has heard through etcd that 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Hosts]:
     """Two hosts of one replica each, at full strength."""
-    with several(tmp_path, REPLICAS, in_turn=True, replicas=f"1:{REPLICAS}") as hosts:
+    with several(tmp_path, REPLICAS, replicas=f"1:{REPLICAS}") as hosts:
         hosts.wait_strength(REPLICAS, timeout=START_SECONDS)
         yield hosts
 

@@ -21,7 +21,7 @@ REPLICAS = 3
 def stages(folder: Path, *options: str, workers: int = 2, hosts: int = REPLICAS) -> Iterator[Hosts]:
     """Hosts whose workers are two stages each, at full strength."""
     replicas = f"1:{hosts * workers // 2}"
-    with several(folder, hosts, in_turn=workers == 2, replicas=replicas, workers=workers, options=options) as running:
+    with several(folder, hosts, replicas=replicas, workers=workers, options=options) as running:
         running.wait_strength(hosts * workers // 2, timeout=START_SECONDS)
         yield running
 
@@ -31,7 +31,7 @@ def replicas(folder: Path, *options: str, hosts: int = 2, workers: int = 1) -> I
     """Hosts whose workers are a replica each, at full strength."""
     most = hosts * workers
     shape: dict[str, Any] = {"script": TRAIN_DATA, "replicas": f"1:{most}", "pipe": 1, "workers": workers}
-    with several(folder, hosts, in_turn=workers == 1, options=options, **shape) as running:
+    with several(folder, hosts, options=options, **shape) as running:
         running.wait_strength(most, timeout=START_SECONDS)
         yield running
 

@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from tests.faults.harness import JobRun
+from tests.faults.harness import START_SECONDS, JobRun
 from tests.faults.hosts import Hosts, several
 
 ENOUGH = 3.5  # seconds: less than the lease that a slower way would wait for
@@ -28,7 +28,8 @@ def one_plan_each(hosts: Hosts) -> None:
 
 
 def test_the_leaders_agent_and_another_worker_die_together(tmp_path: Path) -> None:
-    with several(tmp_path, 3, in_turn=True) as hosts:
+    with several(tmp_path, 3) as hosts:
+        hosts.wait_strength(3, timeout=START_SECONDS)
         leader = hosts.leader
         other = next(run for run in hosts.runs if run is not leader)
         at = time.monotonic()
@@ -41,7 +42,8 @@ def test_the_leaders_agent_and_another_worker_die_together(tmp_path: Path) -> No
 
 
 def test_the_next_leader_dies_while_it_plans(tmp_path: Path) -> None:
-    with several(tmp_path, 4, in_turn=True, replicas="1:4") as hosts:
+    with several(tmp_path, 4, replicas="1:4") as hosts:
+        hosts.wait_strength(4, timeout=START_SECONDS)
         first = hosts.leader
         at = hosts.kill_node(first)
         # the one that says that it leads now has a plan to make: the first node's loss

@@ -20,7 +20,8 @@ ENOUGH = 3.5  # on a busy machine; on a quiet one it takes half a second
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Hosts]:
     """Three hosts of one replica each, at full strength."""
-    with several(tmp_path, REPLICAS, in_turn=True) as hosts:
+    with several(tmp_path, REPLICAS) as hosts:
+        hosts.wait_strength(REPLICAS, timeout=START_SECONDS)
         yield hosts
 
 

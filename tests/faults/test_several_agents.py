@@ -14,7 +14,7 @@ REPLICAS, PIPE = 3, 2
 
 
 def test_they_make_one_job_and_outlive_each_other(tmp_path: Path) -> None:
-    with several(tmp_path, REPLICAS, in_turn=True) as hosts:
+    with several(tmp_path, REPLICAS) as hosts:
         second = hosts.runs[1]
         hosts.wait_strength(REPLICAS, timeout=START_SECONDS)
         before = {worker: pid for run in hosts.runs for worker, pid in run.pids().items()}
