@@ -73,6 +73,20 @@ class Keys:
         """The prefix of the orders to leave: `draining.py`."""
         return f"{self.prefix}drains/"
 
+    @property
+    def look(self) -> str:
+        """The sign that somebody looks at the job: `shows.py`."""
+        return f"{self.prefix}look"
+
+    @property
+    def shows(self) -> str:
+        """The prefix of what agents tell while somebody looks."""
+        return f"{self.prefix}shows/"
+
+    def show(self, agent: str) -> str:
+        """What one agent tells while somebody looks."""
+        return f"{self.shows}{check_name('agent', agent)}"
+
     def drain(self, worker_id: str) -> str:
         """The order to one worker to leave."""
         return f"{self.drains}{check_name('worker id', worker_id)}"

@@ -57,6 +57,11 @@ class JobRead:
 
 
 @dataclass(frozen=True)
+class LookedAt:
+    """Somebody looks at the job; answered by `Session.tell`."""
+
+
+@dataclass(frozen=True)
 class Elected:
     """This agent leads; `revision` is the fence of its term."""
 
@@ -112,6 +117,7 @@ SessionEvent = (
     | Accused
     | DrainAsked
     | JobRead
+    | LookedAt
     | Elected
     | Deposed
     | LeaseGranted

@@ -28,8 +28,10 @@ from reknit.rendezvous.session.looking_back import LookingBack
 from reknit.rendezvous.session.mirror import Mirror
 from reknit.rendezvous.session.opening import Opening, SpecMismatchError
 from reknit.rendezvous.session.reading import JobReader
+from reknit.rendezvous.session.telling import Teller
 from reknit.rendezvous.session.views import ViewFetcher
 from reknit.rendezvous.session.watches import Watches
+from reknit.rendezvous.shows import Show
 from reknit.rendezvous.store.protocol import Entry, Lease, Store
 
 __all__ = ["Session", "SessionState", "SpecMismatchError"]
@@ -75,6 +77,8 @@ class Session:
         self._mirror = Mirror(store, candidacy.lose, candidacy.doubt, timeout=timeout, retry=retry, last=last)
         self._views = ViewFetcher(store, self._keys, emit, self._rejected, timeout=timeout, retry=retry)
         self._reader = JobReader(store, self._keys, emit, self._rejected, timeout=timeout)
+        show = self._keys.show(agent_id)
+        self._teller = Teller(store, show, lambda: candidacy.lease, emit, timeout=timeout)
         self._responder = Responder(store, emit, self._rejected, timeout=timeout, retry=retry)
         self._accuser = Accuser(
             store,
@@ -98,11 +102,12 @@ class Session:
 
     def start(self) -> None:
         """Start the threads: lease, candidacy, watches.  Does not wait for the store."""
-        for part in (self._mirror, self._views, self._responder, self._accuser, self._candidacy):
+        for part in (self._mirror, self._views, self._responder, self._accuser, self._teller, self._candidacy):
             part.start()
         self._watches.follow(self._keys.accusation(self._agent_id), self._responder.see)
         self._watches.follow(self._keys.head, self._on_head)
         self._watches.follow(self._keys.leader, self._candidacy.see)
+        self._watches.follow(self._keys.look, self._teller.see)
         with self._lock:
             members = list(self._members)
         for worker_id in members:
@@ -165,6 +170,10 @@ class Session:
     def request_job(self) -> None:
         """Read the newest plan and all members; answered by `JobRead`, or not at all if the store does not answer."""
         self._reader.request()
+
+    def tell(self, show: Show) -> None:
+        """What goes on here, as an answer to `LookedAt`."""
+        self._teller.tell(show)
 
     def propose_spec(self, spec: Spec, *, timeout: float = 10.0) -> Spec:
         """Store the job's spec if it has none; return the one that stands.  Waits for the store.
@@ -272,7 +281,7 @@ class Session:
         Close a `Leader` first.  Without `revoke` the records stand until the lease ends by itself.
         """
         self._watches.close()
-        parts = (self._reader, self._accuser, self._responder, self._views, self._mirror, self._candidacy)
+        parts = (self._reader, self._accuser, self._teller, self._responder, self._views, self._mirror, self._candidacy)
         for part in parts:
             part.stop()
         for part in parts:
