@@ -16,6 +16,7 @@ from reknit.rendezvous.parts import View
 from reknit.rendezvous.records import Member
 from reknit.runtime.fleet import Worker, after_report, new_member, read_event, why_not
 from reknit.runtime.ipc.server import Peer, PeerEvent
+from reknit.runtime.known import Known
 from reknit.runtime.plans import Plans
 from reknit.runtime.stalls import Watch, after_event, after_pulse, after_words, read_pulse
 from reknit.runtime.station import Station
@@ -88,7 +89,7 @@ class Attending:
             worker.pid = peer.pid
         now = time.monotonic()
         worker.peer, worker.member, worker.attached_once, worker.finished = peer, member, True, member.finished
-        worker.watch, worker.left_at = Watch(now), now
+        worker.watch, worker.known, worker.left_at = Watch(now), Known(now), now
         if member.dead:
             self._note_gone(worker, now)
         station.event("attached", worker.worker_id, pid=peer.pid, incarnation=peer.incarnation)
@@ -137,7 +138,9 @@ class Attending:
             told = self._hear_event(worker, message)
             return member if told is None else after_event(member, told, worker.watch)
         if kind == "pulse":
-            return after_pulse(member, read_pulse(message, worker.worker_id), worker.watch, now)
+            pulse = read_pulse(message, worker.worker_id)
+            worker.known.see_pulse(pulse, now)
+            return after_pulse(member, pulse, worker.watch, now)
         if kind == "left":
             worker.left_at = now
         return after_report(member, message)
@@ -156,6 +159,7 @@ class Attending:
             return None
         station.events.write(told.event, worker.worker_id, told.generation, told.fields, told.moment)
         station.metrics.observe(told.event, worker.worker_id, told.generation, told.fields)
+        worker.known.see_event(told.event, told.fields, worker.watch.heard)
         step = told.fields.get("step")
         if told.event == "checkpoint" and told.fields.get("complete") is True:
             log.info("the checkpoint of step %s is complete", step)

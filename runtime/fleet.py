@@ -13,6 +13,7 @@ from reknit.rendezvous.codec import steps as read_steps
 from reknit.rendezvous.parts import View
 from reknit.rendezvous.records import Member, Name
 from reknit.runtime.ipc.server import Peer
+from reknit.runtime.known import Known
 from reknit.runtime.stalls import Watch, moved_on
 from reknit.runtime.supervisor.restart import WorkerExit
 from reknit.runtime.supervisor.supervisor import Exited
@@ -42,7 +43,7 @@ class Drain:
 
 @dataclass
 class Worker:
-    """A worker's slot on this host.  `peer`, `member`, `view` and `watch` belong to the present process.
+    """A worker's slot on this host.  `peer`, `member`, `view`, `watch` and `known` belong to the present process.
 
     `left_at`: when it last said that it left a generation.  `expected`: until when (monotonic) a process that was
     attached to an earlier life of this agent may come back.  `ends_by`: when one that takes no part any more is ended.
@@ -55,6 +56,7 @@ class Worker:
     member: Member | None = None
     view: View | None = None
     watch: Watch = field(default_factory=lambda: Watch(0.0))
+    known: Known = field(default_factory=lambda: Known(0.0))
     left_at: float = 0.0
     expected: float | None = None
     ends_by: float | None = None

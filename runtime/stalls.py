@@ -42,10 +42,15 @@ def read_pulse(message: Mapping[str, Any], worker_id: str) -> Stall:
     return read_stall(message, f"the pulse of {worker_id}")
 
 
+def is_over(pulse: Stall) -> bool:
+    """Whether a worker says that it is at this no longer."""
+    return pulse.seconds <= 0
+
+
 def after_pulse(member: Member, pulse: Stall, watch: Watch, now: float) -> Member:
     """The record after a pulse; the same object if it tells as much already.  Notes in `watch` what was said."""
-    watch.excused = pulse.kind == LONG and pulse.seconds > 0
-    if pulse.seconds > 0:  # else it tells that the phase is over, and its limit with it
+    watch.excused = pulse.kind == LONG and not is_over(pulse)
+    if not is_over(pulse):  # else its limit is over with it
         watch.limit = pulse.limit
     if pulse.seconds < pulse.limit * WRITTEN_PART:
         return moved_on(member)
@@ -95,11 +100,16 @@ def after_silence(member: Member, generation: int, watch: Watch, hang: float, st
     if watch.excused and not stopped:
         return member
     phase = "its process is stopped" if stopped else "it says nothing any more"
-    usual = hang if stopped or watch.stepped else hang * COMPILATION
-    limit = max(usual, watch.limit if watch.stepped else 0.0)
+    limit = silence_limit(watch, hang, stopped)
     step = member.committed.step if member.committed is not None else 0
     watch.written = now
     return replace(member, stall=Stall(generation, step, phase, SILENT, seconds, limit))
+
+
+def silence_limit(watch: Watch, hang: float, stopped: bool) -> float:
+    """After how many seconds of silence, while others wait, a worker counts as hung."""
+    usual = hang if stopped or watch.stepped else hang * COMPILATION
+    return max(usual, watch.limit if watch.stepped else 0.0)
 
 
 def held_up(member: Member, watch: Watch, hang: float, now: float) -> str | None:

@@ -14,6 +14,7 @@ from reknit.rendezvous.records import SILENT
 from reknit.runtime.attending import Attending
 from reknit.runtime.fleet import Worker
 from reknit.runtime.judging import Judged
+from reknit.runtime.showing import show_of
 from reknit.runtime.stalls import after_silence, held_up, is_stopped, silence_after
 from reknit.runtime.station import Station
 from reknit.runtime.suspicion import Waiting, agents_of, suspects, waiting
@@ -149,6 +150,13 @@ class Vigil:
             if worker.member is not None:
                 answered = max(worker.member.answered, accusation.generation)
                 self._attending.declare(worker, replace(worker.member, answered=answered))
+
+    def show(self, now: float) -> None:
+        """Somebody looks at the job: tell what goes on here."""
+        station = self._station
+        stopped = {w.worker_id for w in self._attached() if w.pid is not None and is_stopped(_stat(w.pid))}
+        workers, hang = station.workers.values(), station.config.ladder.hang
+        station.session.tell(show_of(station.config.agent, workers, stopped, hang, now))
 
     def tell(self, judged: Judged) -> None:
         """As the leader this agent has found somebody slow or hung."""
