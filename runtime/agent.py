@@ -33,6 +33,7 @@ from reknit.rendezvous.session.events import (
     Elected,
     HeadSeen,
     JobRead,
+    LookedAt,
     ViewFetched,
 )
 from reknit.rendezvous.session.session import Session
@@ -282,6 +283,8 @@ class Agent:
                 self.plans.assign(item)
             case Accused(accusation):
                 self.vigil.answer(accusation)
+            case LookedAt():
+                self.vigil.show(time.monotonic())
             case Judged():
                 self.vigil.tell(item)
             case Elected(revision):
