@@ -15,7 +15,7 @@ never read together with another's head.  A worker finds its slot in its data gr
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from reknit.rendezvous.codec import (
@@ -33,6 +33,7 @@ from reknit.rendezvous.codec import (
     loads,
 )
 from reknit.rendezvous.errors import RecordError
+from reknit.rendezvous.kinds import DECISION, KINDS, guessed
 from reknit.rendezvous.records import (
     FINISHED,
     FORMAT,
@@ -67,6 +68,7 @@ class Head:
     digest: str
     restart: tuple[Name, ...] = ()
     spares: int = 0  # members without a place
+    kind: str = DECISION
 
     @property
     def urgent(self) -> bool:
@@ -117,6 +119,7 @@ def head_of(plan: Plan, digest: str) -> Head:
         digest,
         plan.restart,
         len(plan.spares),
+        plan.kind,
     )
 
 
@@ -140,6 +143,7 @@ def _encode_rest(plan: Plan) -> dict[str, Any]:
         "spares": [encode_name(name) for name in plan.spares],
         "evicted": [encode_name(name) for name in plan.evicted],
         "offences": [list(offence) for offence in plan.offences],
+        "wanted": plan.wanted,
     }
 
 
@@ -149,8 +153,11 @@ def encode_head(head: Head) -> bytes:
         {
             "format": FORMAT,
             "reason": clipped(head.reason),  # whatever it tells of, everybody must be able to read the head
-            **{key: getattr(head, key) for key in ("generation", "state", "broken", "target", "restore")},
-            **{key: getattr(head, key) for key in ("origin", "placed", "replicas", "writer", "digest", "spares")},
+            **{key: getattr(head, key) for key in ("generation", "state", "kind", "broken", "target", "restore")},
+            **{
+                key: getattr(head, key)
+                for key in ("origin", "placed", "replicas", "writer", "digest", "spares", "kind")
+            },
             "restart": [encode_name(name) for name in head.restart],
         }
     )
@@ -167,7 +174,7 @@ def read_head(value: dict[str, Any], what: str = HEAD) -> Head:
     state = reader.text("state")
     if state not in (RUNNING, WAITING, FINISHED, LOST):
         raise RecordError(f"{what}: unknown state {state!r:.80}")
-    return Head(
+    head = Head(
         reader.generation("generation", limit=2 * REPORTABLE),
         reader.text("reason"),
         state,
@@ -181,7 +188,11 @@ def read_head(value: dict[str, Any], what: str = HEAD) -> Head:
         reader.text("digest"),
         reader.items("restart", lambda item: decode_name(item, what)),
         reader.number("spares", 0),
+        reader.text("kind", ""),
     )
+    if head.kind in KINDS:
+        return head
+    return replace(head, kind=guessed(state, head.restore, head.target is not None, head.urgent))
 
 
 def decode_peers(raw: bytes, what: str) -> tuple[Peer, ...]:
@@ -224,6 +235,8 @@ def decode_whole(head: Head, parts: dict[str, bytes]) -> Plan:
         head.writer,
         rest.items("evicted", lambda item: decode_name(item, key)),
         rest.items("offences", lambda item: _offence(item, key)),
+        head.kind,
+        rest.number("wanted", 0),
     )
 
 

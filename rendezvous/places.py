@@ -5,7 +5,7 @@ Rule 5 of runtime/recovery/PROTOCOL.md; the state-space check in `tests/sim` run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reknit.rendezvous.records import Name, Version
@@ -37,15 +37,44 @@ class Candidate:
         return self.coordinate in (coordinate, None)
 
 
+Price = tuple[bool, int, bool, int]  # of giving a replica up; the smallest first
+
+
+def price(replica: Sequence[Candidate], formed: int) -> Price:
+    """What giving up a replica costs, in the order of `REASONS`; `formed`: the generation that formed it."""
+    current = all(c.ready >= c.since for c in replica)
+    return current, -len({c.host for c in replica}), not any(c.draining for c in replica), -formed
+
+
+REASONS = ("had not come to the job's state", "on the most hosts", "with members that drain", "formed last")
+
+
+def why_cheaper(given_up: Collection[Price], kept: Collection[Price]) -> str:
+    """In a word what made the difference between these; "" if nothing did."""
+    if not given_up or not kept:
+        return ""
+    differs = (i for i, (a, b) in enumerate(zip(max(given_up), min(kept), strict=True)) if a < b)
+    return next((REASONS[i] for i in differs), "")
+
+
 def choose_places(
-    head: Places, candidates: Sequence[Candidate], wanted: int, size: int, least: int = 1, most: int = 0
+    head: Places,
+    candidates: Sequence[Candidate],
+    wanted: int,
+    size: int,
+    least: int = 1,
+    most: int = 0,
+    formed: Sequence[int] = (),
 ) -> Places:
     """Place members: intact replicas stay, the others are filled with the fewest moves of state, up to `wanted`.
 
-    `head` is who sits where now, `size` the number of coordinates.  Draining members get a place only if without them
-    there would be fewer than `least` replicas, or until another one at their coordinate has come to the newest plan.
-    If nobody else has a place there, one more replica than `wanted` (but not than `most`) takes the state over.
-    At each coordinate a current member keeps a place before any spare gets one: they hold all that was committed.
+    `head` is who sits where now, `size` the number of coordinates, `formed` the generations that formed the replicas of
+    `head` (all alike, if it is empty).  Where more stand than can stay, those go that cost least (`price`).
+
+    Draining members get a place only if without them there would be fewer than `least` replicas, or until another one
+    at their coordinate has come to the newest plan.  If nobody else has a place there, one more replica than `wanted`
+    (but not than `most`) takes the state over.  At each coordinate a current member keeps a place before any spare gets
+    one: they hold all that was committed.
     """
     by_name = {c.name: c for c in candidates}
     seated = [[c for replica in head if (c := by_name.get(replica[i])) and c.placed] for i in range(size)]
@@ -54,17 +83,28 @@ def choose_places(
     current = {c.name for column in columns for c in column}
     handing_over = {name for column in seated for name in _handing_over(column)}
     alone = any(column and all(c.draining for c in column) for column in seated)
+    prices = {
+        replica: price([by_name[name] for name in replica], since)
+        for replica, since in zip(head, formed or [0] * len(head), strict=True)
+        if held.issuperset(replica)
+    }
 
     def fill(usable: Sequence[Candidate]) -> list[tuple[Name, ...]]:
         names = held.intersection(c.name for c in usable)
-        standing = [replica for replica in head if names.issuperset(replica)]
+        standing = {replica: costs for replica, costs in prices.items() if names.issuperset(replica)}
         limit = max(wanted, min(most, max(len(standing), wanted + alone))) if handing_over else wanted
-        return _fill(standing[:limit], usable, current, limit, size)
+        return _fill(_kept(standing, limit), usable, current, limit, size)
 
     chosen = fill([c for c in candidates if not c.draining or c.name in handing_over])
     if len(chosen) < least:
         chosen = max(chosen, fill(candidates), key=len)
     return tuple(_keep_current(chosen, columns)) if chosen else ()
+
+
+def _kept(standing: Mapping[tuple[Name, ...], Price], limit: int) -> list[tuple[Name, ...]]:
+    """As many of the replicas as can stay, in their order: of equals, the first."""
+    dearest = sorted(standing, key=lambda replica: standing[replica], reverse=True)[:limit]
+    return [replica for replica in standing if replica in dearest]
 
 
 def _handing_over(seated: Sequence[Candidate]) -> list[Name]:

@@ -10,13 +10,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from reknit.rendezvous.assignment import due
 from reknit.rendezvous.eviction import forgiven
 from reknit.rendezvous.evidence import weigh
 from reknit.rendezvous.holders import wait_for_holders
-from reknit.rendezvous.places import Places, as_restored, newest_complete, newest_restorable, places_for
+from reknit.rendezvous.kinds import DECISION, ENDED_WELL, EVICTION, LOSS, REPORT, RESTORE, STATE_LOST
+from reknit.rendezvous.places import as_restored, newest_complete, newest_restorable, places_for
+from reknit.rendezvous.planned import planned
 from reknit.rendezvous.records import FINISHED, LOST, WAITING, Member, Name, Plan, Spec, Version
-from reknit.rendezvous.successor import plan_of
+from reknit.rendezvous.successor import plan_of, publish
 from reknit.rendezvous.view import (
     NAMED,
     NOTHING_FOUND,
@@ -96,7 +97,7 @@ def finish(view: View) -> Outcome | None:
     if not all(m.finished for m in ran.values()) or len(coordinates) < view.spec.axes.size:
         return None
     reason = f"all {len(ran)} members have finished"
-    plan = replace(plan_of(view, (), reason), state=FINISHED, former=(), placed=0, origin=0)
+    plan = replace(plan_of(view, (), reason, ENDED_WELL), state=FINISHED, former=(), placed=0, origin=0)
     return Outcome(plan, reason)
 
 
@@ -112,7 +113,8 @@ def losses(view: View) -> Outcome | None:
     if view.now < due and not view.evicted:
         return Outcome(None, f"{reason}; more losses may follow", again=due)
     broken = max(past.placed for past in view.lost.values())
-    return replace(_publish(view, view.choose(), reason, broken=broken), loss=True)
+    kind = EVICTION if view.lost.keys() <= view.evicted.keys() else LOSS
+    return replace(publish(view, view.choose(), reason, kind, broken), loss=True)
 
 
 def _why_lost(view: View) -> str:
@@ -155,7 +157,7 @@ def _repair(view: View) -> Outcome:
     best = newest_complete(view.candidates, size)
     if best is not None:
         places = places_for(best, view.candidates, view.spec.wanted, size)
-        return _publish(view, places, f"the leader decides on {best}", broken=head, target=best)
+        return publish(view, places, f"the leader decides on {best}", DECISION, head, best)
     witness = [m for m in view.members if _unbroken_since_origin(view, m) and m.prepared is None]
     untrained = witness if all(m.pristine for m in view.members) else []
     nobody = f"nobody has trained yet, as {untrained[0].worker_id} shows" if untrained else ""
@@ -163,7 +165,7 @@ def _repair(view: View) -> Outcome:
         return _from_checkpoint(view, step, nobody or f"the state {_what_is_lost(view)} is lost")
     if untrained:
         reason = f"{nobody}: all start from what their scripts built"
-        return _publish(view, view.choose(), reason, broken=head, restore=True)
+        return publish(view, view.choose(), reason, RESTORE, head, restore=True)
     return _state_lost(view)
 
 
@@ -173,7 +175,7 @@ def _from_checkpoint(view: View, step: int, why: str) -> Outcome:
     candidates = as_restored(view.candidates, version)
     places = places_for(version, candidates, view.spec.wanted, view.spec.axes.size)
     reason = f"{why}: the job goes on from the checkpoint of step {step}"
-    return _publish(view, places, reason, broken=view.previous.generation, target=version, restore=True)
+    return publish(view, places, reason, RESTORE, view.previous.generation, version, restore=True)
 
 
 def _unbroken_since_origin(view: View, member: Member) -> bool:
@@ -193,7 +195,7 @@ def _state_lost(view: View) -> Outcome:
     found = {step for c in view.candidates for step in c.restorable}
     none = f"that of step {max(found)} is not there for every coordinate" if found else "there is none"
     reason = f"the state {what} is lost: everybody who held it is gone, and no checkpoint can be gone back to: {none}"
-    return Outcome(replace(plan_of(view, (), reason), state=LOST), reason)
+    return Outcome(replace(plan_of(view, (), reason, STATE_LOST), state=LOST), reason)
 
 
 def reports(view: View) -> Outcome | None:
@@ -205,80 +207,10 @@ def reports(view: View) -> Outcome | None:
     weighed = weigh(view, told)
     if weighed.evict:
         return losses(view.with_evicted(weighed.evict))
-    return weighed.hold or _publish(view, view.choose(), weighed.reason, broken=head)
-
-
-def planned(view: View) -> Outcome | None:
-    """Arrivals, drains and a new number of replicas; arrivals and drains wait a little for more."""
-    if any(m.finished for m in view.placed):
-        return None  # the last step is made: nobody needs more workers
-    places = view.choose()
-    if len(places) < view.spec.min_replicas:
-        places = ()
-    if set(places) == set(view.head):
-        return None
-    drained = [o.changed for name in _left(view, places) if (o := view.observed[name]).member.draining]
-    if drained:
-        end = due(drained, view.patience.burst)
-        if view.now < end:  # a host's workers all drain at once
-            return Outcome(None, "members drain; more may follow", again=end)
-    arrivals = [view.observed[name].changed for replica in places for name in replica if name not in view.past]
-    if arrivals and len(places) < view.spec.wanted:
-        end = due(arrivals, view.patience.join_window)
-        if view.now < end:
-            return Outcome(None, "members have arrived; more may follow", again=end)
-    if view.previous.placed == 0:
-        return _begin(view, places)
-    return _publish(view, places, _change(view, places))
-
-
-def _begin(view: View, places: Places) -> Outcome:
-    """The job begins: from the newest checkpoint that each coordinate has a reader of, else as the scripts built it.
-
-    Perhaps not all hosts see the folder: then those who do get the places.
-    """
-    placed = {name for replica in places for name in replica}
-    size = view.spec.axes.size
-    step = newest_restorable(view.candidates, size)
-    if not step:
-        reason = _change(view, places)
-        if found := {step for c in view.candidates for step in c.restorable}:
-            reason += f"; starts at step 0: the checkpoint of step {max(found)} is not there for every coordinate"
-        return _publish(view, places, reason, restore=True)
-    version = Version(view.previous.generation + 1, step)
-    if newest_restorable([c for c in view.candidates if c.name in placed], size) != step:
-        places = places_for(version, as_restored(view.candidates, version), len(places), size)
-    reason = f"{_change(view, places)}; starts from the checkpoint of step {step}"
-    return _publish(view, places, reason, target=version, restore=True)
-
-
-def _left(view: View, places: Places) -> set[Name]:
-    return set(view.seated).difference(*places)
-
-
-def _change(view: View, places: Places) -> str:
-    joined, left = {name for replica in places for name in replica} - view.seated, _left(view, places)
-    drained = {name for name in left if view.observed[name].member.draining}
-    parts = [
-        f"{some(joined)} joined" if joined else "",
-        f"{some(drained)} drained" if drained else "",
-        f"{some(left - drained)} left" if left - drained else "",
-    ]
-    return "; ".join(part for part in parts if part) or "places changed"
+    return weighed.hold or publish(view, view.choose(), weighed.reason, REPORT, head)
 
 
 RULES = (refuse, finish, wait_for_holders, losses, undecided, reports, planned)
-
-
-def _publish(
-    view: View, places: Places, reason: str, broken: int = 0, target: Version | None = None, restore: bool = False
-) -> Outcome:
-    """Too few places for the least number of replicas are none."""
-    least, size = view.spec.min_replicas, view.spec.axes.size
-    if len(places) < least:
-        places = ()
-        reason += f"; waiting: fewer members than {least} x {size} are here"
-    return Outcome(plan_of(view, places, reason, broken, target, restore and bool(places)), reason)
 
 
 def runs(plan: Plan, members: Sequence[Member]) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from reknit.rendezvous.errors import LayoutError
+from reknit.rendezvous.kinds import DECISION
 from reknit.rendezvous.layout import Layout
 
 FORMAT = 1  # the newest format of records that this version writes and reads
@@ -215,7 +216,8 @@ class Plan:
     included.
 
     `evicted`: processes that were put out although they may live: they get no place again.  `offences`: how often each
-    worker was put out so, which its next incarnation pays for by waiting.
+    worker was put out so, which its next incarnation pays for by waiting.  `kind`: what brought it about, a word of
+    `kinds`.  `wanted`: how many replicas were wanted, 0 if that is not known.
     """
 
     generation: int
@@ -233,6 +235,8 @@ class Plan:
     writer: int = 0
     evicted: tuple[Name, ...] = ()
     offences: tuple[tuple[str, int], ...] = ()
+    kind: str = DECISION
+    wanted: int = 0
 
     @functools.cached_property
     def names(self) -> frozenset[Name]:

@@ -10,11 +10,34 @@ from collections.abc import Sequence
 from reknit.rendezvous.eviction import counted, still_asked, still_evicted
 from reknit.rendezvous.places import Places
 from reknit.rendezvous.records import RUNNING, WAITING, Former, Name, Place, Plan, Replica, Version
-from reknit.rendezvous.view import View
+from reknit.rendezvous.view import Outcome, View
+
+
+def publish(
+    view: View,
+    places: Places,
+    reason: str,
+    kind: str,
+    broken: int = 0,
+    target: Version | None = None,
+    restore: bool = False,
+) -> Outcome:
+    """Publish a plan with these places; too few for the least number of replicas are none."""
+    least, size = view.spec.min_replicas, view.spec.axes.size
+    if len(places) < least:
+        places = ()
+        reason += f"; waiting: fewer members than {least} x {size} are here"
+    return Outcome(plan_of(view, places, reason, kind, broken, target, restore and bool(places)), reason)
 
 
 def plan_of(
-    view: View, places: Places, reason: str, broken: int = 0, target: Version | None = None, restore: bool = False
+    view: View,
+    places: Places,
+    reason: str,
+    kind: str,
+    broken: int = 0,
+    target: Version | None = None,
+    restore: bool = False,
 ) -> Plan:
     """The next generation with exactly these places."""
     head = view.previous
@@ -35,6 +58,8 @@ def plan_of(
         placed=generation if places else head.placed,
         evicted=still_evicted(head, view.evicted, {o.member.name for o in view.everybody}),
         offences=counted(head, view.evicted),
+        kind=kind,
+        wanted=view.spec.wanted,
     )
 
 

@@ -162,8 +162,9 @@ class View:
     def choose(self) -> Places:
         """Who would sit where now."""
         spec = self.spec
+        formed = [replica.formed for replica in self.previous.replicas]
         return choose_places(
-            self.head, self.candidates, spec.wanted, spec.axes.size, spec.min_replicas, spec.max_replicas
+            self.head, self.candidates, spec.wanted, spec.axes.size, spec.min_replicas, spec.max_replicas, formed
         )
 
     def only_holder(self, name: Name) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from reknit.rendezvous.assignment import surplus
 from reknit.rendezvous.eviction import still_asked
+from reknit.rendezvous.kinds import DECISION
 from reknit.rendezvous.leader.assignments import Assignments
 from reknit.rendezvous.places import Candidate
 from reknit.rendezvous.plan import Observed, Outcome, history, is_excluded, runs
@@ -83,4 +84,5 @@ def restart_plan(previous: Plan, names: tuple[Name, ...], members: Collection[Me
         restore=False,
         placed=generation if previous.replicas else previous.placed,
         evicted=tuple(name for name in previous.evicted if name in here),
+        kind=DECISION,
     )
