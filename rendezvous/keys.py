@@ -49,6 +49,15 @@ class Keys:
         return f"{self.prefix}plans/"
 
     @property
+    def histories(self) -> str:
+        """The prefix of the generations' history: `history.py`."""
+        return f"{self.prefix}history/"
+
+    def history(self, generation: int) -> str:
+        """One generation's history; such keys sort by their generation."""
+        return f"{self.histories}{generation:020d}"
+
+    @property
     def members(self) -> str:
         """The prefix of the members' records, which are lease-bound."""
         return f"{self.prefix}members/"
