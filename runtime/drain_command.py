@@ -9,16 +9,14 @@ import socket
 import time
 from collections.abc import Iterable, Sequence
 
-from reknit.rendezvous.codec import decode_member
 from reknit.rendezvous.draining import DrainOrder, encode_order, whom
 from reknit.rendezvous.errors import RecordError, ReknitError, StoreError, StoreUnavailable
 from reknit.rendezvous.keys import Keys, check_name
-from reknit.rendezvous.parts import decode_head
-from reknit.rendezvous.records import Member, Name, Plan
+from reknit.rendezvous.records import Member, Name
 from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.store.endpoints import parse_endpoints
 from reknit.rendezvous.store.protocol import Store
-from reknit.rendezvous.whole_plan import read_whole
+from reknit.rendezvous.whole_job import JobRecords
 from reknit.runtime.chaos.command import parse_time
 from reknit.runtime.config import EXIT_FAILED, ConfigError, EtcdAccess
 
@@ -71,8 +69,9 @@ def run(arguments: argparse.Namespace, access: EtcdAccess) -> int:
 
 def drain(store: Store, keys: Keys, target: str, seconds: float) -> int:
     """Ask `target` to leave within `seconds`, and wait; returns the exit code.  Raises ReknitError."""
-    members = _members(store, keys)
-    names = whom(target, _plan(store, keys), members)
+    records = JobRecords(store, keys, Rejected(log))
+    members = records.members()
+    names = whom(target, records.plan(), members)
     if not names:
         raise DrainError(f"job {keys.job} has no {target}: {_who_is_there(members)}")
     lease = store.grant(seconds + KEPT)
@@ -80,16 +79,16 @@ def drain(store: Store, keys: Keys, target: str, seconds: float) -> int:
     for name in names:
         store.put(keys.drain(name.worker_id), encode_order(DrainOrder(name, seconds, by)), lease=lease)
     print(f"asked {', '.join(map(str, names))} to leave within {seconds:g} s", flush=True)
-    return _wait(store, keys, names, seconds)
+    return _wait(records, names, seconds)
 
 
-def _wait(store: Store, keys: Keys, names: Sequence[Name], seconds: float) -> int:
+def _wait(records: JobRecords, names: Sequence[Name], seconds: float) -> int:
     begun = time.monotonic()
     waiting, lost = set(names), 0
     while waiting:
         passed = time.monotonic() - begun
         try:
-            here = {m.name: m for m in _members(store, keys)}
+            here = {m.name: m for m in records.members()}
         except StoreUnavailable as error:
             if passed > seconds + GRACE:
                 raise DrainError(f"nobody knows whether {_some(waiting)} left in time: {error}") from None
@@ -107,20 +106,6 @@ def _wait(store: Store, keys: Keys, names: Sequence[Name], seconds: float) -> in
         if waiting:
             time.sleep(LOOK)
     return EXIT_FAILED if lost else 0
-
-
-def _members(store: Store, keys: Keys) -> list[Member]:
-    rejected = Rejected(log)
-    found = (rejected.read(entry, decode_member) for entry in store.list(keys.members).entries)
-    return [member for member in found if member is not None]
-
-
-def _plan(store: Store, keys: Keys) -> Plan | None:
-    entry = store.get(keys.head)
-    if entry is None:
-        return None
-    head = decode_head(entry.value, entry.key)
-    return read_whole(head, keys, store.list)
 
 
 def _who_is_there(members: Sequence[Member]) -> str:

@@ -9,15 +9,12 @@ import logging
 import threading
 from collections.abc import Callable
 
-from reknit.rendezvous.codec import decode_member
 from reknit.rendezvous.errors import RecordError, StoreError
 from reknit.rendezvous.keys import Keys
-from reknit.rendezvous.parts import Head, decode_head
-from reknit.rendezvous.records import Plan
 from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.session.events import JobRead
 from reknit.rendezvous.store.protocol import Store
-from reknit.rendezvous.whole_plan import read_whole
+from reknit.rendezvous.whole_job import JobRecords
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +25,8 @@ class JobReader:
     def __init__(
         self, store: Store, keys: Keys, emit: Callable[[JobRead], None], rejected: Rejected, *, timeout: float
     ) -> None:
-        self._store, self._keys, self._emit, self._rejected = store, keys, emit, rejected
-        self._timeout = timeout
+        self._records = JobRecords(store, keys, rejected, timeout=timeout)
+        self._emit, self._timeout = emit, timeout
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -56,17 +53,9 @@ class JobReader:
     def _read(self) -> None:
         """Members first: what they say of the plan that is the newest afterwards is said of the newest."""
         try:
-            found = self._store.list(self._keys.members, timeout=self._timeout).entries
-            members = [m for m in (self._rejected.read(entry, decode_member) for entry in found) if m is not None]
-            entry = self._store.get(self._keys.head, timeout=self._timeout)
-            head = None if entry is None else self._rejected.read(entry, decode_head)
-            plan = None if head is None else self._plan(head)
-            if entry is None or plan is not None:
-                self._emit(JobRead(plan, tuple(members)))
+            members = self._records.members()
+            self._emit(JobRead(self._records.plan(), members))
         except (StoreError, RecordError) as error:
             logger.debug("the job cannot be read: %s", error)
         except Exception:
             logger.exception("the job cannot be read")
-
-    def _plan(self, head: Head) -> Plan:
-        return read_whole(head, self._keys, lambda prefix: self._store.list(prefix, timeout=self._timeout))
