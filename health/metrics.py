@@ -10,13 +10,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
 
 class Metrics:
-    """What this agent exports; the constructor opens nothing, `serve` does."""
+    """What this agent exports; opens nothing: `http` serves it."""
 
     def __init__(self, job: str) -> None:
         self.registry = CollectorRegistry()
@@ -39,19 +39,10 @@ class Metrics:
         self._reinit = labelled(
             Histogram, "reinit_seconds", "From the notice of a change to rebuilt groups", buckets=SECONDS
         ).labels(job)
-        self._server: Any = None
 
-    def serve(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Serve /metrics; returns `host:port` (port 0: one that the kernel chooses)."""
-        self._server, _ = start_http_server(port, host, registry=self.registry)
-        return f"{host}:{self._server.server_port}"
-
-    def close(self) -> None:
-        """Stop serving."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server = None
+    def exposition(self) -> bytes:
+        """All that is exported now, in Prometheus' text format (version 0.0.4)."""
+        return generate_latest(self.registry)
 
     def see_plan(self, generation: int, replicas: int, state: str) -> None:
         """A plan was published."""

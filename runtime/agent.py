@@ -50,6 +50,8 @@ from reknit.runtime.ipc.server import PeerEvent
 from reknit.runtime.judging import Judge, Judged
 from reknit.runtime.keeper import OVERDUE
 from reknit.runtime.plans import Plans, worker_settings
+from reknit.runtime.probes import Probes
+from reknit.runtime.serving import Serving
 from reknit.runtime.station import Station
 from reknit.runtime.supervisor.supervisor import Exited, Failed, Started
 from reknit.runtime.vigil import Vigil
@@ -123,6 +125,8 @@ class Agent:
         self.vigil = Vigil(self.station, self.attending)
         self._drain_signals = drain_signals(config.drain_signal)
         self.draining = Draining(self.station, self.attending)
+        self.probes = Probes(self.station, self._session)
+        self.serving = Serving(config, self.station, self.probes)
 
     # ---------------------------------------------------------------- from start to end
 
@@ -154,10 +158,10 @@ class Agent:
     def _open(self) -> None:
         config, station = self._config, self.station
         station.server.start()  # first: its socket is refused to a second agent, which must not touch the lease
+        http = self.serving.start()
         self._take_over()
         self._leader.spec = self._session.propose_spec(config.spec)
         self.plans.settings = worker_settings(config, self._leader.spec)
-        http = station.metrics.serve()
         station.event(
             "agent_started",
             None,
@@ -169,7 +173,7 @@ class Agent:
             model=config.spec.axes.model,
             max_replicas=config.spec.max_replicas,
         )
-        log.info("job %s: %d workers here, metrics on http://%s/metrics", config.job, len(station.workers), http)
+        log.info("job %s: %d workers here, its page is at http://%s", config.job, len(station.workers), http)
         if config.standalone and config.spec.wanted == 1:
             log.warning("with one replica nobody else holds its state: a killed worker ends the job (--replicas 2)")
         self._session.set_agent(AgentRecord(config.agent, socket.gethostname(), os.getpid(), http, node()))
@@ -197,7 +201,7 @@ class Agent:
         self._leader.close()
         self._session.close()
         station.server.close()
-        station.metrics.close()
+        self.serving.close()
 
     def _has_ended(self) -> bool:
         station = self.station
@@ -221,6 +225,7 @@ class Agent:
             item = None
         now = time.monotonic()
         self.vigil.turn(now)
+        self.probes.turn(now)
         if item is not None:
             self.take(item)
         self._say_how_it_goes(now)

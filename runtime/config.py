@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from reknit.health.addresses import parse_address
 from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.records import Axes, Spec
 from reknit.rendezvous.store.endpoints import TlsFiles
@@ -158,6 +159,7 @@ class Config:
     socket: Path | None = None
     drain_signal: str | None = None  # besides SIGTERM, without its SIG; see DRAIN_SIGNALS
     drain_deadline: float = 120.0  # seconds
+    http: str = "127.0.0.1:0"  # where the agent serves its pages
 
     @property
     def standalone(self) -> bool:
@@ -173,6 +175,15 @@ def parse_drain_signal(text: str) -> str:
             f"--drain-signal must be one of {', '.join(DRAIN_SIGNALS)}, not {text!r:.80} (SIGTERM drains in any case)"
         )
     return name
+
+
+def check_http(text: str) -> str:
+    """`HOST:PORT` or `[IPv6]:PORT`, as it is.  Raises ConfigError."""
+    try:
+        parse_address(text)
+    except ValueError as error:
+        raise ConfigError(f"--http {text!r:.80}: {error}") from None
+    return text
 
 
 def parse_replicas(text: str) -> tuple[int, int]:

@@ -1,0 +1,49 @@
+"""The agent's HTTP server: what `--http` says is bound here, and each page is given what it tells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reknit.health.addresses import is_every_interface, is_loopback, join_address, parse_address
+from reknit.health.http import Pages
+from reknit.health.http_server import HttpServer
+from reknit.rendezvous.errors import ReknitError
+from reknit.runtime.config import Config
+from reknit.runtime.probes import Probes
+
+if TYPE_CHECKING:
+    from reknit.runtime.station import Station
+
+
+class HttpAddressError(ReknitError):
+    """The address that `--http` names cannot be had."""
+
+
+class Serving:
+    """One agent's pages and their server.  The constructor opens nothing, `start` does."""
+
+    def __init__(self, config: Config, station: Station, probes: Probes) -> None:
+        host, port = parse_address(config.http)
+        self._config, self._host = config, host
+        self.pages = Pages(
+            metrics=station.metrics.exposition,
+            ready=probes.ready,
+            healthy=probes.healthy,
+            local=is_loopback(host),
+        )
+        self._server = HttpServer(self.pages, host, port)
+
+    def start(self) -> str:
+        """Bind and serve; returns `host:port` as others reach it.  Raises HttpAddressError."""
+        try:
+            host, port = self._server.start()
+        except OSError as error:
+            raise HttpAddressError(
+                f"--http {self._config.http} cannot be bound ({error.strerror or error}): name an address of this host "
+                "and a port that is free (port 0: any)"
+            ) from None
+        return join_address(self._config.address if is_every_interface(host) else host, port)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.close()
