@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from reknit.health.addresses import is_every_interface, is_loopback, join_address, parse_address
@@ -39,11 +40,16 @@ class Serving:
             host, port = self._server.start()
         except OSError as error:
             raise HttpAddressError(
-                f"--http {self._config.http} cannot be bound ({error.strerror or error}): name an address of this host "
-                "and a port that is free (port 0: any)"
+                f"--http {self._config.http} cannot be bound: {_reason(error)}; name an address of this host and a port "
+                "that is free (port 0: any)"
             ) from None
         return join_address(self._config.address if is_every_interface(host) else host, port)
 
     def close(self) -> None:
         """Stop serving."""
         self._server.close()
+
+
+def _reason(error: OSError) -> str:
+    """Why, without what Python adds to it."""
+    return os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or str(error)
