@@ -12,6 +12,7 @@ from typing import TypeVar
 from reknit.rendezvous.accusation import AgentRecord, decode_agent
 from reknit.rendezvous.codec import decode_member, decode_spec
 from reknit.rendezvous.errors import RecordError
+from reknit.rendezvous.history import HistoryRecord, read_all
 from reknit.rendezvous.keys import Keys
 from reknit.rendezvous.parts import Head, decode_head
 from reknit.rendezvous.records import Member, Plan, Spec
@@ -35,7 +36,7 @@ class Told:
 class WholeJob:
     """What lies in the store of one job.  `plan` is the newest (None: none yet, or it cannot be read: `unreadable`).
 
-    Records that do not fit are left out.
+    `history`: by generation.  Records that do not fit are left out.
     """
 
     job: str
@@ -46,6 +47,7 @@ class WholeJob:
     agents: tuple[AgentRecord, ...] = ()
     leader: str | None = None
     told: tuple[Told, ...] = ()
+    history: tuple[HistoryRecord, ...] = ()
 
 
 class JobRecords:
@@ -92,6 +94,10 @@ class JobRecords:
         entry = self._get(self.keys.leader)
         return None if entry is None else entry.value.decode(errors="replace")
 
+    def history(self) -> tuple[HistoryRecord, ...]:
+        """How the newest generations came about, oldest first."""
+        return tuple(read_all(self._list(self.keys.histories).entries, self._rejected))
+
     def told(self) -> tuple[Told, ...]:
         """What agents tell while somebody looks."""
         found = ((entry, self._rejected.read(entry, decode_show)) for entry in self._list(self.keys.shows).entries)
@@ -105,7 +111,9 @@ class JobRecords:
             plan = self.plan()
         except RecordError as error:
             plan, unreadable = None, str(error)
-        return WholeJob(self.keys.job, self.spec(), plan, unreadable, members, self.agents(), self.leader(), told)
+        return WholeJob(
+            self.keys.job, self.spec(), plan, unreadable, members, self.agents(), self.leader(), told, self.history()
+        )
 
     def _get(self, key: str) -> Entry | None:
         return self._store.get(key, timeout=self._timeout)

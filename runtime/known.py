@@ -39,16 +39,22 @@ class Known:
         """It tells of an event."""
         match event:
             case "committed":
-                step = fields.get("step")
-                if isinstance(step, int) and not isinstance(step, bool) and 0 <= step < 2**62:
-                    self.step, self.committed_at = step, now
+                self._come_to(fields.get("step"))
+                self.committed_at = now
                 self._enter(STEP, now)
             case "reinit_begin":
                 self._enter(REINIT, now)
-            case "reinit_done" | "retried":
+            case "reinit_done":  # perhaps healed, or back at a checkpoint
+                self._come_to(fields.get("step"))
+                self._enter(STEP, now)
+            case "retried":
                 self._enter(STEP, now)
             case _:
                 pass
+
+    def _come_to(self, step: object) -> None:
+        if isinstance(step, int) and not isinstance(step, bool) and 0 <= step < 2**62:
+            self.step = step
 
     def _enter(self, phase: str, now: float) -> None:
         self.phase, self.since, self.stall = phase, now, None
