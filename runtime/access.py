@@ -5,34 +5,24 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-from pathlib import Path
 
 from reknit.rendezvous.errors import StoreError
 from reknit.rendezvous.store.endpoints import TlsFiles, parse_endpoints
 from reknit.runtime.config import ConfigError, EtcdAccess
-
-PASSWORD_VARIABLE = "REKNIT_ETCD_PASSWORD"
-ETCD_OPTIONS = ("ca", "cert", "key", "user", "password-file")
+from reknit.runtime.layers import PASSWORD_VARIABLE
+from reknit.runtime.options import ACCESS, add_flag
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options, but for `--etcd` itself."""
-    parser.add_argument("--etcd-ca", type=Path, metavar="FILE", help="speak TLS: the CA that signed etcd's certificate")
-    parser.add_argument("--etcd-cert", type=Path, metavar="FILE", help="our own certificate, if etcd asks for one")
-    parser.add_argument("--etcd-key", type=Path, metavar="FILE", help="the key of --etcd-cert")
-    parser.add_argument("--etcd-user", metavar="NAME", help="for an etcd with authentication on")
-    parser.add_argument(
-        "--etcd-password-file",
-        type=Path,
-        metavar="FILE",
-        help=f"its first line is the password of --etcd-user (else ${PASSWORD_VARIABLE}; workers do not get to see it)",
-    )
+    for option in ACCESS:
+        add_flag(parser, option)
 
 
 def access_of(arguments: argparse.Namespace) -> EtcdAccess:
     """How to get into etcd.  Takes the password out of the environment, which workers inherit.  Raises ConfigError."""
     password = os.environ.pop(PASSWORD_VARIABLE, None)
-    given = [f"--etcd-{name}" for name in ETCD_OPTIONS if getattr(arguments, f"etcd_{name.replace('-', '_')}")]
+    given = [option.flag for option in ACCESS if getattr(arguments, option.attribute)]
     if given and arguments.etcd is None:
         raise ConfigError(f"{given[0]} needs --etcd: a standalone job brings its own etcd")
     if arguments.etcd_ca is None and (arguments.etcd_cert or arguments.etcd_key):

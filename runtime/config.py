@@ -56,6 +56,8 @@ class Ladder:
         detect: float = 5.0,
         *,
         lease: float | None = None,
+        keepalive: float | None = None,
+        user_timeout: float | None = None,
         connect: float | None = None,
         join_window: float = 0.5,
         report_grace: float = 0.05,
@@ -69,8 +71,8 @@ class Ladder:
         ladder = cls(
             detect=detect,
             lease=lease,
-            keepalive=lease / 3,
-            user_timeout=detect / 2,
+            keepalive=lease / 3 if keepalive is None else keepalive,
+            user_timeout=detect / 2 if user_timeout is None else user_timeout,
             connect=2 * detect if connect is None else connect,
             join_window=join_window,
             report_grace=report_grace,
@@ -95,9 +97,19 @@ class Ladder:
                 f"--lease {self.lease:g} (from --detect {self.detect:g}) is below the 2 s that etcd grants",
             ),
             (
+                0 < self.keepalive <= self.lease / 2,
+                f"--keepalive {self.keepalive:g} is not above 0 and at most half of --lease {self.lease:g}: one "
+                "renewal that is late would end it",
+            ),
+            (
+                0 < self.user_timeout <= self.detect,
+                f"--user-timeout {self.user_timeout:g} is not above 0 and at most --detect {self.detect:g}: a silent "
+                "peer would be noticed later than was asked for",
+            ),
+            (
                 self.connect > self.user_timeout,
-                f"--connect {self.connect:g} is not above the {self.user_timeout:g} s (half of --detect) after which a "
-                "silent peer is given up: building a group would end first",
+                f"--connect {self.connect:g} is not above --user-timeout {self.user_timeout:g} (from --detect "
+                f"{self.detect:g}), after which a silent peer is given up: building a group would end first",
             ),
             (
                 self.join_window < self.lease,
@@ -110,8 +122,8 @@ class Ladder:
             ),
             (
                 self.accuse_after + self.answer < self.lease,
-                f"the {self.accuse_after + self.answer:g} s in which an agent is asked whether it lives (accuse_after "
-                f"and answer) are not below --lease {self.lease:g}: its lease would end first",
+                f"the {self.accuse_after + self.answer:g} s in which an agent is asked whether it lives "
+                f"(--accuse-after and --answer) are not below --lease {self.lease:g}: its lease would end first",
             ),
         )
         for holds, message in rules:

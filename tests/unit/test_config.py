@@ -11,6 +11,8 @@ from reknit.rendezvous.records import Axes, Spec
 from reknit.rendezvous.store.endpoints import TlsFiles
 from reknit.runtime import cli
 from reknit.runtime.config import Config, ConfigError, Ladder, check_workers, parse_replicas
+from reknit.runtime.configured import configured
+from reknit.runtime.options import RUN
 
 
 def test_one_time_derives_the_others() -> None:
@@ -30,7 +32,10 @@ def test_one_time_derives_the_others() -> None:
         ({"kill_delay": -1.0}, ["--kill-delay"]),
         ({"hang": 1.0}, ["--hang", "2.5 s"]),
         ({"hang": float("inf")}, ["--hang"]),
-        ({"lease": 2.0, "answer": 2.0}, ["answer", "--lease"]),
+        ({"lease": 2.0, "answer": 2.0}, ["--answer", "--lease"]),
+        ({"keepalive": 3.0}, ["--keepalive", "--lease"]),
+        ({"keepalive": 0.0}, ["--keepalive", "--lease"]),
+        ({"user_timeout": 6.0}, ["--user-timeout", "--detect"]),
     ],
 )
 def test_a_ladder_that_cannot_hold_names_what_conflicts(settings: dict[str, float], both: list[str]) -> None:
@@ -69,7 +74,7 @@ ETCD = ["--etcd", "127.0.0.1:2379", "--job", "j"]
 
 
 def parse(*argv: str) -> Config:
-    return cli.run_config(cli._parser().parse_args(["run", *argv]))
+    return configured(RUN, cli._parser().parse_args(["run", *argv]))
 
 
 def test_a_standalone_job_has_all_its_workers_here(script: str) -> None:
@@ -96,9 +101,11 @@ def test_with_etcd_this_host_has_one_worker_unless_told(script: str) -> None:
         (["--spares", "-1"], "--spares"),
         (["--etcd", "h:1"], "--job"),
         (["--standalone", "--etcd", "h:1"], "not allowed with"),
-        (["--pipe-backend", "mpi"], "invalid choice"),
+        (["--no-standalone"], "--no-standalone needs --etcd"),
+        (["--pipe-backend", "mpi"], "must be one of auto, nccl, gloo"),
         (["--detect", "0"], "--detect"),
         (["--max-restarts", "-1"], "--max-restarts"),
+        (["--restart-window", "nan"], "--restart-window"),
         (["--kill-delay", "nan"], "--kill-delay"),
         (["--kill-delay", "inf"], "--kill-delay"),
         (["--kill-delay", "-1"], "--kill-delay"),
