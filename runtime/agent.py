@@ -53,6 +53,7 @@ from reknit.runtime.plans import Plans, worker_settings
 from reknit.runtime.probes import Probes
 from reknit.runtime.serving import Serving
 from reknit.runtime.station import Station
+from reknit.runtime.status_source import StatusSource
 from reknit.runtime.supervisor.supervisor import Exited, Failed, Started
 from reknit.runtime.vigil import Vigil
 
@@ -127,6 +128,7 @@ class Agent:
         self.draining = Draining(self.station, self.attending)
         self.probes = Probes(self.station, self._session)
         self.serving = Serving(config, self.station, self.probes)
+        self.serving.pages.status = self._status = StatusSource(store, config.job, config.agent)
 
     # ---------------------------------------------------------------- from start to end
 
@@ -199,6 +201,7 @@ class Agent:
         if station.keeper is not None:
             station.keeper.close()
         self._leader.close()
+        self._status.close()
         self._session.close()
         station.server.close()
         self.serving.close()

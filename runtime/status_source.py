@@ -1,0 +1,64 @@
+"""What an agent's GET /status tells: the whole job, read from the store on the threads of the HTTP server.
+
+It counts as somebody who looks only while it is asked, and reads once a second at most, however many ask.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+from reknit.health.http import Unavailable
+from reknit.rendezvous.errors import StoreError
+from reknit.rendezvous.keys import Keys
+from reknit.rendezvous.looking import Looker
+from reknit.rendezvous.rejected import Rejected
+from reknit.rendezvous.shows import LEASE, TELLS
+from reknit.rendezvous.store.protocol import Store
+from reknit.runtime.status_document import document
+
+log = logging.getLogger("reknit.http")
+
+FRESH = 0.9  # seconds for which a copy is good: who asks once a second gets a new one each time
+PATIENCE = 1.0  # seconds in which the agents may tell, for who asks when nobody has for a while
+TIMEOUT = 2.0  # seconds of each request to the store
+
+
+class StatusSource:
+    """The status document of a job, for any number of threads.  The constructor opens nothing."""
+
+    def __init__(self, store: Store, job: str, agent: str) -> None:
+        self._looker = Looker(store, Keys(job), Rejected(log), f"agent {agent}", timeout=TIMEOUT)
+        self._lock = threading.Lock()
+        self._asked: float | None = None
+        self._made: float | None = None
+        self._copy: dict[str, Any] | None = None
+        self._failure = ""
+
+    def __call__(self) -> dict[str, Any]:
+        """The document, at most a second old.  Raises Unavailable if the store does not answer."""
+        with self._lock:
+            if self._made is None or time.monotonic() - self._made >= FRESH:
+                self._read()
+            if self._copy is None:
+                raise Unavailable(self._failure)
+            return self._copy
+
+    def close(self) -> None:
+        """If somebody has asked just now: look no more."""
+        with self._lock:
+            if self._asked is not None and time.monotonic() - self._asked < LEASE:
+                self._looker.close()
+
+    def _read(self) -> None:
+        now = time.monotonic()
+        anew = self._asked is None or now - self._asked > TELLS
+        self._asked = now
+        try:
+            sight = self._looker.see(PATIENCE if anew else 0.0)
+            self._copy = document(sight, time.monotonic())
+        except StoreError as error:
+            self._copy, self._failure = None, f"etcd does not answer: {error}"
+        self._made = time.monotonic()
