@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from email.utils import formatdate
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
@@ -221,7 +222,9 @@ class _Connection(BaseHTTPRequestHandler):
         return environ
 
     def _write(self, status: str, headers: list[tuple[str, str]], body: bytes) -> None:
-        lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in headers), "Connection: close"]
+        # The page learns from the date how far the clock of its reader is off.
+        usual = [("Date", formatdate(usegmt=True)), ("Connection", "close")]
+        lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in [*usual, *headers])]
         self.sock.settimeout(ANSWER_SECONDS)
         self.sock.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
         self._linger()

@@ -40,8 +40,8 @@ class Serving:
             host, port = self._server.start()
         except OSError as error:
             raise HttpAddressError(
-                f"--http {self._config.http} cannot be bound: {_reason(error)}; name an address of this host and a port "
-                "that is free (port 0: any)"
+                f"--http {self._config.http} cannot be bound: {_reason(error)}; name an address of this host and a "
+                "port that is free (port 0: any)"
             ) from None
         return join_address(self._config.address if is_every_interface(host) else host, port)
 

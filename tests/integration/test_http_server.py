@@ -8,6 +8,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import pytest
@@ -65,7 +66,11 @@ def test_a_browser_and_an_old_client_are_answered(server: HttpServer) -> None:
         assert b"<!doctype html>" in page.read()
     with urllib.request.urlopen(f"{base}/metrics?name[]=up", timeout=10.0) as metrics:
         assert len(metrics.read()) == 500_000
-    assert ask(server, b"HEAD /readyz HTTP/1.0\r\n\r\n").endswith(b"Connection: close\r\n\r\n")
+    head = ask(server, b"HEAD /readyz HTTP/1.0\r\n\r\n")
+    assert b"\r\nConnection: close\r\n" in head
+    assert head.endswith(b"\r\n\r\n")
+    date = head.partition(b"\r\nDate: ")[2].partition(b"\r\n")[0].decode()
+    assert abs(parsedate_to_datetime(date).timestamp() - time.time()) < 5.0
     assert b"404" in ask(server, b"GET /%2e%2e/etc/passwd HTTP/1.1\r\n\r\n").splitlines()[0]
 
 
