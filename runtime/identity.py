@@ -15,8 +15,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from reknit.rendezvous.accusation import AgentRecord
+from reknit.runtime import toml
 
-_VARIABLES = ("REKNIT_WORKER_ID", "REKNIT_SOCKET")
+_VARIABLES = ("REKNIT_WORKER_ID", "REKNIT_SOCKET", "REKNIT_JOB", "REKNIT_AGENT", "REKNIT_CONFIG")
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Seen:
     """A living process: its owner, command line, the variables of ours that it was started with, and its ancestors.
 
     `ancestors` begins with its parent.  `environment` is empty for a process of somebody else, and for a worker that
-    was forked rather than started.
+    was forked rather than started.  `file`: the job and the agent's name in the settings file that it was given.
     """
 
     pid: int
@@ -32,6 +33,7 @@ class Seen:
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     ancestors: tuple[int, ...] = ()
+    file: Mapping[str, str] = field(default_factory=dict)
 
 
 def look(pid: int) -> Seen | None:
@@ -45,7 +47,19 @@ def look(pid: int) -> Seen | None:
         return None
     if state in "ZX":
         return None
-    return Seen(pid, uid, arguments, _environment(folder), _ancestors(pid))
+    environment = _environment(folder)
+    files = [*_values("--config", arguments), environment.get("REKNIT_CONFIG", "")]
+    file = _file(folder / "cwd" / files[0]) if files[0] and _runs_reknit(arguments) else {}
+    return Seen(pid, uid, arguments, environment, _ancestors(pid), file)
+
+
+def _file(path: Path) -> dict[str, str]:
+    """The texts in a settings file; nothing if it is none, or is no more."""
+    try:
+        found = toml.read(path)
+    except (OSError, ValueError):
+        return {}
+    return {key: value for key, value in found.items() if isinstance(value, str)}
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -117,14 +131,23 @@ def why_no_agent(seen: Seen | None, job: str, name: str = "", uid: int | None = 
     if (why := _why_not_ours(seen, uid)) or seen is None:
         return why
     arguments = seen.arguments
-    runs = any(os.path.basename(word) == "reknit" or word == "reknit.runtime.cli" for word in arguments[:6])
-    jobs, names = _values("--job", arguments), _values("--agent", arguments)
-    own = job in jobs or (not jobs and "--standalone" in arguments)  # that one makes up its job's name
-    if not runs or not {"run", "agent"} & set(arguments) or not own:
+    jobs, names = _told(seen, "job"), _told(seen, "agent")
+    own = job in jobs or not jobs  # a standalone one makes up its job's name
+    if not _runs_reknit(arguments) or not {"run", "agent"} & set(arguments) or not own:
         return f"process {seen.pid} is no agent of job {job}: it runs {_program(seen)}"
     if name and names and name not in names:
         return f"process {seen.pid} is agent {names[0]}, not {name}"
     return ""
+
+
+def _runs_reknit(arguments: tuple[str, ...]) -> bool:
+    return any(os.path.basename(word) == "reknit" or word == "reknit.runtime.cli" for word in arguments[:6])
+
+
+def _told(seen: Seen, name: str) -> list[str]:
+    """What the process was told of this setting: by flags, else by its variable, else in its file."""
+    found = _values(f"--{name}", seen.arguments)
+    return found or [text for text in [seen.environment.get(f"REKNIT_{name.upper()}") or seen.file.get(name)] if text]
 
 
 def _values(option: str, arguments: tuple[str, ...]) -> list[str]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from reknit.runtime import toml
 from reknit.runtime.config import ConfigError
 from reknit.runtime.options import ACCESS, BY_NAME, OPTIONS, PREFIX, Option, options_of
 
@@ -25,7 +25,6 @@ WORKER_VARIABLE = "REKNIT_WORKER_ID"
 FOR_WORKERS = (WORKER_VARIABLE, "REKNIT_SOCKET", "REKNIT_ADDRESS", "REKNIT_LEASE_SECONDS", "REKNIT_DRAIN_SIGNAL")
 # What Kubernetes sets in every pod of a namespace that has a service whose name begins with "reknit".
 _OF_A_SERVICE = re.compile(r"REKNIT_\w*?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
-LARGEST_FILE = 1_000_000  # bytes
 OPERATING = {option.attribute: option for option in (BY_NAME["job"], BY_NAME["etcd"], *ACCESS)}
 
 
@@ -133,19 +132,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def read_file(path: Path, source: str) -> dict[str, Any]:
     """What a TOML file holds.  `source` says who named it.  Raises ConfigError."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        with path.open("rb") as file:
-            text = file.read(LARGEST_FILE + 1)
-        if len(text) > LARGEST_FILE:
-            raise ConfigError(f"{source}: {path} is no settings file: it has more than {LARGEST_FILE} bytes")
-        return dict(tomllib.loads(text.decode()))
+        return toml.read(path)
     except OSError as error:
         raise ConfigError(f"{source}: {path} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # not TOML, or not UTF-8
+    except ValueError as error:
         raise ConfigError(f"{source}: {path} is not TOML: {error}") from None
 
 

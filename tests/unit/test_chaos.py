@@ -133,6 +133,14 @@ def test_an_agent_is_known_by_what_it_runs() -> None:
         assert "is no agent of job j" in why_no_agent(Seen(5, 1, other), "j", "a", 1)
 
 
+def test_an_agent_is_known_by_variables_and_by_its_file_too() -> None:
+    for seen in (Seen(5, 1, MODULE, {"REKNIT_JOB": "j", "REKNIT_AGENT": "a"}), Seen(5, 1, MODULE, file={"job": "j"})):
+        assert why_no_agent(seen, "j", "a", 1) == ""
+        assert "is no agent of job k" in why_no_agent(seen, "k", "a", 1)
+    both = Seen(5, 1, (*MODULE, "--job", "j"), {"REKNIT_JOB": "k", "REKNIT_AGENT": "b"}, file={"agent": "c"})
+    assert why_no_agent(both, "j", "a", 1) == "process 5 is agent b, not a", "a flag wins, then a variable"
+
+
 def test_an_agent_of_another_name_is_another_agent() -> None:
     for given_name in (("--agent", "a"), ("--agent=a",)):
         seen = Seen(5, 1, (*MODULE, "--job", "j", *given_name))

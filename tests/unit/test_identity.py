@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from reknit.rendezvous.accusation import AgentRecord
 from reknit.rendezvous.keys import check_name
-from reknit.runtime.identity import Seen, default_agent_name, node, why_twin
+from reknit.runtime.identity import Seen, default_agent_name, look, node, why_twin
 
 RECORD = AgentRecord("a", "host", 7, "", "host:1")
 AGENT = Seen(7, 0, ("/usr/bin/python3", "/usr/bin/reknit", "agent", "--etcd=h:1", "--job=j", "--agent", "a"))
@@ -36,6 +39,17 @@ def test_two_living_agents_of_one_name_cannot_be() -> None:
 )
 def test_the_name_is_free_for_its_next_life(record: AgentRecord | None, pid: int, seen: Seen | None) -> None:
     assert why_twin(record, "host:1", pid, "j", seen) == ""
+
+
+def test_a_living_process_shows_what_its_settings_file_says(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('job = "j"\nagent = "a"\npipe = 2\n')
+    for file, expected in (("c.toml", {"job": "j", "agent": "a"}), ("none.toml", {})):
+        words = [sys.executable, "-c", "input()", "reknit", "agent", "--config", file]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, cwd=tmp_path) as process:
+            seen = look(process.pid)
+            process.communicate()
+        assert seen is not None
+        assert seen.file == expected
 
 
 def test_a_node_is_the_same_at_each_look_and_the_default_name_names_this_process() -> None:

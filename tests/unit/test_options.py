@@ -11,9 +11,9 @@ import pytest
 from reknit.runtime import cli
 from reknit.runtime.config import Config, EtcdAccess, Ladder
 from reknit.runtime.configured import configured
-from reknit.runtime.values import LIST, SWITCH
 from reknit.runtime.layers import FOR_WORKERS
 from reknit.runtime.options import AGENT, OPTIONS, RUN, Option
+from reknit.runtime.values import LIST, SWITCH
 
 ETCD = {"etcd": "127.0.0.1:7", "job": "j"}
 # For each option: what it is set to, with what beside it, and what follows in Config, read by `at`.
