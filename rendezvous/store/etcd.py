@@ -25,7 +25,7 @@ from reknit.rendezvous.store.endpoints import TlsFiles, parse_endpoints
 from reknit.rendezvous.store.etcd_calls import EtcdCalls, PermissionDenied
 from reknit.rendezvous.store.etcd_connection import Connection
 from reknit.rendezvous.store.etcd_messages import rpc
-from reknit.rendezvous.store.etcd_watch import EtcdWatch, encode, key_range, to_entry, to_snapshot
+from reknit.rendezvous.store.etcd_watch import EtcdWatch, decode, encode, key_range, to_entry, to_snapshot
 from reknit.rendezvous.store.protocol import (
     Compare,
     Entry,
@@ -105,6 +105,14 @@ class EtcdStore:
     def list(self, prefix: str, *, timeout: float | None = None) -> Snapshot:
         """Return all entries under `prefix`, see `Store.list`."""
         return to_snapshot(self._range(key_range(prefix, prefix=True), f"a list of {prefix}*", timeout))
+
+    def first(self, prefix: str, *, after: str = "", timeout: float | None = None) -> str | None:
+        """Return the first key under `prefix` behind `after`, see `Store.first`."""
+        keys = key_range(prefix, prefix=True)
+        keys["key"] = max(keys["key"], encode(after) + b"\0")
+        request = rpc.RangeRequest(**keys, limit=1, keys_only=True)
+        answer = self._calls.call(lambda c: c.kv.Range, request, f"the first key of {prefix}*", timeout)
+        return decode(answer.kvs[0].key) if answer.kvs else None
 
     def put(self, key: str, value: bytes, *, lease: Lease | None = None, timeout: float | None = None) -> int:
         """Write `value` and return its revision, see `Store.put`."""

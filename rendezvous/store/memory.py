@@ -118,6 +118,11 @@ class MemoryStore:
         with self._operation():
             return self._snapshot(prefix, True)
 
+    def first(self, prefix: str, *, after: str = "", timeout: float | None = None) -> str | None:
+        """Return the first key under `prefix` behind `after`, see `Store.first`."""
+        with self._operation():
+            return min((key for key in self._entries if key.startswith(prefix) and key > after), default=None)
+
     def put(self, key: str, value: bytes, *, lease: Lease | None = None, timeout: float | None = None) -> int:
         """Write `value` and return its revision, see `Store.put`."""
         return self.transaction([], [Put(key, value, lease)]).revision

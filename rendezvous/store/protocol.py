@@ -164,6 +164,12 @@ class Store(Protocol):
     def list(self, prefix: str, *, timeout: float | None = None) -> Snapshot:
         """Return all entries whose key starts with `prefix` ("" for all), and the revision at which that was so."""
 
+    def first(self, prefix: str, *, after: str = "", timeout: float | None = None) -> str | None:
+        """Return the first key that starts with `prefix` and is greater than `after`, by its bytes; None without one.
+
+        So it can be seen what there is under a prefix without reading all of it.
+        """
+
     def put(self, key: str, value: bytes, *, lease: Lease | None = None, timeout: float | None = None) -> int:
         """Write `value`, hang it on `lease` (None: on no lease), and return the new revision.
 

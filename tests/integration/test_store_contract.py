@@ -108,6 +108,21 @@ def test_a_list_is_sorted_and_keeps_to_its_prefix(store: Store, prefix: str) -> 
     assert listed.cluster_id == store.list("").cluster_id != 0
 
 
+def test_what_there_is_under_a_prefix_is_seen_step_by_step(store: Store, prefix: str) -> None:
+    for name in ("gpt/a", "gpt/b", "gpt-2/a", "gpt+/x"):
+        store.put(prefix + name, b"")
+    found, after = [], ""
+    while (key := store.first(prefix, after=after)) is not None:
+        folder = key.removeprefix(prefix).partition("/")[0]
+        found.append(folder)
+        after = f"{prefix}{folder}0"  # what comes behind the slash
+    assert found == ["gpt+", "gpt-2", "gpt"]
+    assert store.first(prefix + "gpt/", after=prefix + "gpt/a") == prefix + "gpt/b"
+    assert store.first(prefix + "gpt/", after=prefix + "gpt/b") is None
+    assert store.first(prefix + "nothing") is None
+    assert store.first(prefix, after=prefix + "h") is None
+
+
 def test_a_prefix_is_deleted_at_one_revision(store: Store, prefix: str, recorder: Any) -> None:
     for name in ("x/1", "x/2", "y"):
         store.put(prefix + name, b"")
