@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from reknit.rendezvous.assignment import assign, incomplete_hosts
 from reknit.rendezvous.keys import Assignment, decode_assignment, encode_assignment
+from reknit.rendezvous.leader.chunks import chunks
 from reknit.rendezvous.leader.fence import Fence
 from reknit.rendezvous.leader.news import News, follow
-from reknit.rendezvous.leader.publisher import chunks
 from reknit.rendezvous.places import Candidate
 from reknit.rendezvous.records import Member, Name, Spec
 from reknit.rendezvous.rejected import Rejected

@@ -41,6 +41,10 @@ class Fence:
         """Delete, without a fence, what nobody needs any more."""
         self._store.delete_prefix(prefix, timeout=self._timeout)
 
+    def grant(self, seconds: float) -> Lease:
+        """A lease that nobody renews: what hangs on it is gone then."""
+        return self._store.grant(seconds, timeout=self._timeout)
+
     def revoke(self, lease: int) -> None:
         """End somebody's lease, by its number: all records that hang on it are gone."""
         self._store.revoke(Lease(lease, 0), timeout=self._timeout)

@@ -7,23 +7,26 @@ looked, so a deposed leader writes nothing, and of two writers of a generation o
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from reknit.rendezvous.errors import RecordError, StoreUnavailable
+from reknit.rendezvous.history import KEPT_SECONDS, encode_record, record_of
 from reknit.rendezvous.keys import Keys
+from reknit.rendezvous.leader.chunks import OPERATIONS, chunks
 from reknit.rendezvous.leader.fence import Fence
+from reknit.rendezvous.leader.remains import leave
 from reknit.rendezvous.parts import Head, decode_head, encode, encode_head, head_of
-from reknit.rendezvous.records import WAITING, Former, Member, Plan
+from reknit.rendezvous.records import FINISHED, LOST, WAITING, Former, Member, Plan
 from reknit.rendezvous.rejected import Rejected
-from reknit.rendezvous.store.protocol import Compare, Operation, Put, Store
+from reknit.rendezvous.store.protocol import Compare, Lease, Operation, Put, Store
 from reknit.rendezvous.whole_plan import read_whole
 
 logger = logging.getLogger(__name__)
 
 KEPT = 64  # generations
 CATCH_UP = 16  # older generations that a new leader also deletes, as its predecessor may not have come to it
-OPERATIONS, BYTES = 100, 900_000  # of one transaction; etcd's defaults are 128 and 1.5 MiB
 
 NOTHING = Plan(0, "nothing yet", WAITING)
 
@@ -32,15 +35,24 @@ class Publisher:
     """`plan` is the newest published plan as this leader knows it, None before the first; `load` finds it out.
 
     All methods raise StoreUnavailable, after which `load` must come first, and `Deposed` if the fence has fallen.
+    `wall` is the clock by which people read the history.
     """
 
-    def __init__(self, store: Store, keys: Keys, revision: int, rejected: Rejected, timeout: float) -> None:
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        revision: int,
+        rejected: Rejected,
+        timeout: float,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self.fence = Fence(store, keys, revision, timeout)
-        self._keys, self._rejected = keys, rejected
+        self._keys, self._rejected, self._wall = keys, rejected, wall
         self._mod_revision = 0
         self._bytes = encode_head(head_of(NOTHING, ""))
         self._uncertain = False
-        self._collected = 0
+        self._collected = self._left = 0
         self._seen: Head | None = None
         self._remembered = False
         self.emptied = False  # the last load found a store that had lost the plan altogether
@@ -147,14 +159,28 @@ class Publisher:
     # ---------------------------------------------------------------- writing
 
     def publish(self, plan: Plan) -> None:
-        """Write a plan: its parts before, or with, its head."""
+        """Write a plan: its parts before, or with, its head; its history with it.  An ended job leaves all of it."""
         plan = replace(plan, writer=self.fence.revision)
-        self._write(plan, *encode(plan))
+        over = plan.state in (FINISHED, LOST)
+        lease = self.fence.grant(KEPT_SECONDS) if over else None
+        self._write(plan, *encode(plan), encode_record(record_of(plan, self._wall())), lease)
+        if over:
+            self.leave()
 
-    def _write(self, plan: Plan, head: bytes, parts: Mapping[str, bytes]) -> None:
-        prefix = self._keys.prefix
-        last = [Put(f"{self._keys.plans}{plan.generation}/head", head), Put(self._keys.head, head)]
-        pieces = list(chunks(Put(prefix + key, value) for key, value in sorted(parts.items()))) or [[]]
+    def _write(
+        self,
+        plan: Plan,
+        head: bytes,
+        parts: Mapping[str, bytes],
+        record: bytes | None = None,
+        lease: Lease | None = None,
+    ) -> None:
+        keys = self._keys
+        last = [Put(f"{keys.plans}{plan.generation}/head", head, lease), Put(keys.head, head, lease)]
+        if record is not None:
+            last.append(Put(keys.history(plan.generation), record, lease))
+        puts = (Put(keys.prefix + key, value, lease) for key, value in sorted(parts.items()))
+        pieces = list(chunks(puts)) or [[]]
         if len(pieces[-1]) > OPERATIONS - len(last):
             pieces.append([])
         try:
@@ -166,12 +192,27 @@ class Publisher:
             raise
         self.plan, self._bytes = plan, head
 
+    def leave(self) -> bool:
+        """See to it that what an ended job leaves is gone some day; returns whether that is done."""
+        if self._left == self._mod_revision:
+            return True
+        entry = self.fence.get(self._keys.head)
+        if entry is None or entry.mod_revision != self._mod_revision:
+            return False  # the next look finds out
+        lease = Lease(entry.lease, 0) if entry.lease else self.fence.grant(KEPT_SECONDS)
+        if not entry.lease:
+            self._mod_revision = self._transact([Put(entry.key, entry.value, lease)])
+        if leave(self.fence, lease, Compare.mod_revision(entry.key, self._mod_revision)):
+            self._left = self._mod_revision
+        return self._left == self._mod_revision
+
     def collect(self) -> None:
         """Delete a generation that is too old to be kept, if there is one."""
         generation = self.plan.generation if self.plan is not None else 0
         first = max(1, self._collected + 1, generation - KEPT - CATCH_UP)
         for old in range(first, generation - KEPT + 1):
             self.fence.delete_prefix(f"{self._keys.plans}{old}/")
+            self.fence.delete_prefix(self._keys.history(old))
             self._collected = old
 
     def _transact(self, operations: Sequence[Operation]) -> int:
@@ -205,18 +246,3 @@ def _generation(key: str, prefix: str) -> int:
     """The number in the key of a kept head; 0 for all other keys."""
     number, _, part = key.removeprefix(prefix).partition("/")
     return int(number) if part == "head" and number.isascii() and number.isdigit() and len(number) < 19 else 0
-
-
-def chunks(operations: Iterable[Operation]) -> Iterator[list[Operation]]:
-    """The operations in order, in chunks that one transaction can take."""
-    chunk: list[Operation] = []
-    size = 0
-    for operation in operations:
-        added = len(operation.key) + (len(operation.value) if isinstance(operation, Put) else 0)
-        if chunk and (len(chunk) >= OPERATIONS or size + added > BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(operation)
-        size += added
-    if chunk:
-        yield chunk

@@ -9,7 +9,7 @@ from reknit.rendezvous.leader.fence import Fence
 from reknit.rendezvous.leader.news import News, newest
 from reknit.rendezvous.records import Spec
 from reknit.rendezvous.rejected import Rejected
-from reknit.rendezvous.store.protocol import Compare, Put
+from reknit.rendezvous.store.protocol import Compare, Entry, Put
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +22,7 @@ class StandingSpec:
         self.spec = spec
         self.looked_up = False
         self._fits, self._revision = False, 0
+        self._expires: Entry | None = None  # what a job that has ended left, as long as it stands so
 
     def take(self, news: News, now: float) -> None:
         """Take in what the store shows; what does not fit leaves the last one that did."""
@@ -29,6 +30,7 @@ class StandingSpec:
         entry = newest(news)
         spec = None if entry is None else self._rejected.read(entry, decode_spec)
         self._fits, self._revision = spec is not None, entry.mod_revision if entry is not None else 0
+        self._expires = entry if entry is not None and entry.lease else None
         if entry is None or spec is None:
             logger.warning("the store shows no spec that fits; going by the last one known: %s", self.spec)
         elif self.spec is not None and spec.axes != self.spec.axes:
@@ -43,3 +45,10 @@ class StandingSpec:
             key = self._fence.keys.spec
             self._fence.write([Put(key, encode_spec(spec))], Compare.mod_revision(key, self._revision))
             self._fits = True
+
+    def keep(self) -> None:
+        """The job goes on, so that its spec must not expire as an earlier run's does."""
+        entry = self._expires
+        if entry is not None:
+            revision = self._fence.write([Put(entry.key, entry.value)], Compare.mod_revision(entry.key, self._revision))
+            self._expires, self._revision = None, revision

@@ -167,7 +167,8 @@ class Term:
             return
         standing = self.publisher.plan or NOTHING
         previous = continued(standing, [o.member for o in observed], self._earlier)
-        begun = "" if previous is standing else f"{previous.reason}; "
+        same_run = previous is standing
+        begun = "" if same_run else f"{previous.reason}; "
         if not self._sound(previous, spec):
             return
         causes = self.accusations.act(previous)
@@ -188,11 +189,13 @@ class Term:
             )
             outcome = asked or outcome
         if outcome.plan is not None:
+            if outcome.plan.state not in (FINISHED, LOST):
+                self.standing_spec.keep()
             self._publish(replace(outcome, plan=replace(outcome.plan, reason=begun + outcome.plan.reason)), now)
             return
         self._wait(previous, observed, outcome, resting, now)
         self._assign(previous, observed, candidates, spec, now)
-        self._clean(now)
+        self._clean(same_run, now)
 
     def _load(self, observed: Sequence[Observed], now: float) -> bool:
         members = [o.member for o in observed]
@@ -293,7 +296,15 @@ class Term:
         # While a plan stands, nobody is needed beside those who have finished; without one they hold the last step.
         return [candidate(m, past.get(m.name)) for m in free if not (previous.replicas and m.finished)]
 
-    def _clean(self, now: float) -> None:
-        """Delete old generations, and the assignments of workers that have been gone for a while."""
+    def _clean(self, same_run: bool, now: float) -> None:
+        """Delete old generations, and the assignments of workers that have been gone for a while.
+
+        `same_run`: no other run of the job is about to begin.
+        """
         self.publisher.collect()
+        plan = self.publisher.plan
+        if same_run and plan is not None and plan.state in (FINISHED, LOST):
+            if not self.publisher.leave():
+                self.again = now + LOOK
+            return
         self.assignments.forget(self.roster.names(), now, 2 * self._detect)

@@ -19,8 +19,9 @@ from reknit.rendezvous.accusation import Accusation, AgentRecord, decode_accusat
 from reknit.rendezvous.codec import decode_member, encode_member, encode_spec
 from reknit.rendezvous.errors import Deposed, StoreRefused
 from reknit.rendezvous.keys import Assignment, Keys, encode_assignment
+from reknit.rendezvous.leader.chunks import OPERATIONS
 from reknit.rendezvous.leader.leader import Leader
-from reknit.rendezvous.leader.publisher import KEPT, OPERATIONS, Publisher
+from reknit.rendezvous.leader.publisher import KEPT, Publisher
 from reknit.rendezvous.parts import Head, View, decode_head, parts_prefix
 from reknit.rendezvous.plan import Patience
 from reknit.rendezvous.records import (

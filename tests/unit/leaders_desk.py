@@ -36,8 +36,8 @@ class Tenure:
 class Desk:
     """A term with its store, and the members that a test puts there."""
 
-    def __init__(self, spec: Spec, judge: Judge | None = None) -> None:
-        self.store = MemoryStore()
+    def __init__(self, spec: Spec, judge: Judge | None = None, store: MemoryStore | None = None) -> None:
+        self.store = store if store is not None else MemoryStore()
         self.leases: dict[str, Lease] = {}
         self.lease = self.lease_of("agent")
         self.tenure = Tenure()
