@@ -16,6 +16,7 @@ from reknit.runtime import drain_command as drain
 from reknit.runtime.chaos import command as chaos
 from reknit.runtime.config import EXIT_FAILED, EXIT_USAGE, ConfigError, parse_replicas
 from reknit.runtime.configured import configured
+from reknit.runtime.operating import status
 from reknit.runtime.options import AGENT, EPILOG, RUN, HelpFormatter, add_options, options_of
 
 
@@ -54,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_agent(commands.add_parser("agent", help="the sidecar: a worker that somebody else starts comes to its socket"))
     _add_demo(commands.add_parser("demo", help="watch a pipeline-parallel GPT train while its workers are killed"))
     _add_drain(commands.add_parser("drain", help="let workers of a running job leave, with nothing lost"))
+    _add_status(commands.add_parser("status", help="show a job: who is where in it, how it gets on, and why"))
     _add_chaos(commands.add_parser("chaos", help="strike a running job again and again, and see how soon it recovers"))
     return parser
 
@@ -99,6 +101,13 @@ def _add_drain(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_drain)
 
 
+def _add_status(parser: argparse.ArgumentParser) -> None:
+    status.add_arguments(parser)
+    access.add_arguments(parser)
+    layers.open_to_environment(parser)
+    parser.set_defaults(run=_status)
+
+
 def _add_chaos(parser: argparse.ArgumentParser) -> None:
     chaos.add_arguments(parser)
     access.add_arguments(parser)
@@ -127,6 +136,10 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 def _drain(arguments: argparse.Namespace) -> int:
     return drain.run(arguments, access.access_of(arguments))
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    return status.run(arguments, access.access_of(arguments))
 
 
 def _chaos(arguments: argparse.Namespace) -> int:
