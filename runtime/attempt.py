@@ -108,10 +108,12 @@ class Attempt:
         assert groups.rounds is not None
         step = job.state.step
         job.trained.check(optimizer, scheduler, scaler)
+        job.times.stopwatch.stop()
         job.phase.enter("reduce", SHARED)
         injection.reach("reduce", step)
         for reduction in job.trained.reductions():
             reduction.finish()
+        job.times.reduced(job.share)
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if scaler is not None:
             _agree_on_overflow(groups.rounds, parameters)
@@ -131,19 +133,26 @@ class Attempt:
         self._committed = True
         job.phase.committed()
         injection.reach("committed", step)
-        job.telling.committed(version, update)
+        job.telling.committed(version, update, timing=job.times.fields())
         job._checkpoint(groups)
         if newest > groups.generation:
             job.recovery.leave(None)
 
     def _vote(self, groups: Groups) -> int:
-        """MIN of the newest generation known, in the data group, then in the replica.  Success: all are prepared."""
+        """MIN of the newest generation known, in the data group, then in the replica.  Success: all are prepared.
+
+        What each rank needs itself goes along.
+        """
         assert groups.data is not None
         assert groups.rounds is not None
-        known = torch.tensor([self._job.recovery.known], dtype=torch.int64)
-        groups.data.all_reduce(known, "min")
-        injection.reach("half voted", self._job.state.step)
-        return min(words[0] for words in groups.rounds.say((int(known.item()),)))
+        times, recovery, step = self._job.times, self._job.recovery, self._job.state.step
+        begun = time.perf_counter()
+        word = torch.tensor([times.ballot(recovery.known, groups.data.rank, step)], dtype=torch.int64)
+        groups.data.all_reduce(word, "min")
+        injection.reach("half voted", step)
+        said = groups.rounds.say((times.hear(int(word.item())), times.slowdown))
+        times.voted([words[1] for words in said], time.perf_counter() - begun)
+        return min(words[0] for words in said)
 
 
 def _sentence(error: BaseException) -> str:

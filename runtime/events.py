@@ -14,7 +14,9 @@ Every line has `t` (CLOCK_MONOTONIC seconds, comparable across the processes of 
                      that had to be sent again), seconds, step
     differs          step, coordinate, action (heal, evict; none where no majority says who is right): its state does
     contributed      step, samples, version (before its last gradients go out: others may commit them if it dies then)
-    committed        step, samples, version, rolled_forward (if so), and what the script logged
+    committed        step, samples, version, rolled_forward (if so), timing (own: seconds of its own work; wait: for the
+                     others, in reduction and vote; slowdown: over its coordinate's median; slowest: of its groups, who
+                     and how slow), and what the script logged
     retried          step, reason
     draining         pid, by, seconds (until the deadline): was asked to leave
     drained          pid, seconds: has left on request; nobody has lost anything

@@ -42,12 +42,15 @@ from reknit.runtime.recovery.wiring import Wiring
 from reknit.runtime.settings import WorkerSettings
 from reknit.runtime.supervisor.restart import EXIT_RESTART
 from reknit.runtime.telling import Telling
+from reknit.runtime.timekeeping import Timekeeper
 from reknit.runtime.trained import Trained
 from reknit.runtime.whereabouts import Whereabouts
 
 log = logging.getLogger(__name__)
 
-RESERVED = frozenset({"type", "event", "t", "worker", "generation", "step", "samples", "version", "rolled_forward"})
+RESERVED = frozenset(
+    {"type", "event", "t", "worker", "generation", "step", "samples", "version", "rolled_forward", "timing"}
+)
 
 _job: Job | None = None
 
@@ -67,6 +70,11 @@ def join() -> Job:
         _job = Job()
         _job.ending.watch()
         _job._start()
+    return _job
+
+
+def joined() -> Job | None:
+    """The job of this process; None if it has not called `join`."""
     return _job
 
 
@@ -100,6 +108,7 @@ class Job(Whereabouts):
         self.wiring = Wiring()
         self.telling = telling = Telling(self.name)
         self.phase = Phase()
+        self.times = Timekeeper()
         self.recovery = Recovery(
             self.name, self.state, self.wiring, telling.report, telling.event, telling.committed, self.phase
         )
@@ -128,6 +137,7 @@ class Job(Whereabouts):
         self.settings = WorkerSettings.decode(message["settings"])
         self._coordinate_index = int(message["coordinate"])
         self.device = _device()
+        self.times.stopwatch.use(self.device)
         backend = choose_backend(self.settings.pipe_backend, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         prepare(backend)
         self.wiring.configure(self.settings, backend, self.device)
@@ -222,7 +232,7 @@ class Job(Whereabouts):
                 f"job.pipeline does not know tensor-parallel workers yet: this job has --model {self.model_size}; "
                 "use --model 1, or torch's own groups on the replica's default group"
             )
-        return Pipeline(build, self._share)
+        return Pipeline(build, self._share, self.times.stopwatch.leave_out)
 
     def sampler(self, length: int, global_batch: int, micro_batch: int, seed: int = 0) -> Sampler:
         """Deals the samples 0…length-1 to steps and replicas: each step takes `global_batch`, whoever is here.
@@ -306,6 +316,7 @@ class Job(Whereabouts):
         self.state.begin_attempt()
         self._in_attempt = True
         self.phase.enter("forward and backward")
+        self.times.begin(groups)
         return groups
 
     def _end_attempt(self) -> None:
@@ -327,6 +338,11 @@ class Job(Whereabouts):
             self.telling.event("contributed", step=version.step, samples=self._dealt, version=list(version))
         for reduction in self.trained.reductions():
             reduction.arm(is_last)
+
+    @property
+    def share(self) -> float:
+        """What this worker was dealt in this attempt, over an equal share of the step; 1 if nothing was dealt."""
+        return len(self._dealt) * self.replicas / self._sampler.global_batch if self._sampler and self._dealt else 1.0
 
     def consumed(self, indices: Sequence[int]) -> None:
         """The loop has worked on these samples in this attempt."""

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from reknit.runtime.stopwatch import StageWatch
+
 
 @dataclass(frozen=True)
 class Share:
@@ -30,12 +32,18 @@ class Share:
 
 
 class Pipeline:
-    """Forwards to the schedule of the present formation and share."""
+    """Forwards to the schedule of the present formation and share; `waited` hears what of a step was only waiting."""
 
-    def __init__(self, build: Callable[[Share], Any], share: Callable[[], tuple[object, Share]]) -> None:
-        self._build, self._share = build, share
+    def __init__(
+        self,
+        build: Callable[[Share], Any],
+        share: Callable[[], tuple[object, Share]],
+        waited: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        self._build, self._share, self._waited = build, share, waited
         self._key: object = None
         self._schedule: Any = None
+        self._stages = StageWatch()
 
     @property
     def schedule(self) -> Any:
@@ -44,8 +52,12 @@ class Pipeline:
         if key != self._key:
             self._schedule = None  # the old stage holds the old group
             self._schedule, self._key = self._build(share), key
+            self._stages.watch(self._schedule)
         return self._schedule
 
     def step(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the schedule once: as its own `step`."""
-        return self.schedule.step(*arguments, **keywords)
+        schedule = self.schedule
+        result, waited = self._stages.waited(lambda: schedule.step(*arguments, **keywords))
+        self._waited(waited)
+        return result

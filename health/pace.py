@@ -1,0 +1,87 @@
+"""Who is slower than the others at the same work: each rank's own time in a step, compared within its data group.
+
+Pure; the vote carries the times from rank to rank (`runtime.recovery.ballot`).  One vote brings one rank's time, at the
+cost of no message: by turns the slowest one's, and that of the rank whose turn it is.  So a straggler is known to all
+after two steps, whatever the group's size, and what it is compared with, the median, from what comes by turns.
+
+What is compared is the median of a rank's own last steps.  Each rank is compared with its own coordinate only, since
+stages differ by nature.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from statistics import median_low
+from typing import NamedTuple
+
+KEPT = 20  # own steps, of which the median is told
+
+
+class Slowest(NamedTuple):
+    """The slowest rank of a group: how many times its group's median it takes."""
+
+    rank: int
+    ratio: float
+
+
+class Pace:
+    """One rank's own times, and what it has heard of the others of its data group.
+
+    Times are in seconds of an equal share of the step, since replicas may have unequal ones.
+    """
+
+    def __init__(self) -> None:
+        self._rank, self._size = 0, 1
+        self._own: deque[float] = deque(maxlen=KEPT)
+        self._known: dict[int, float] = {}
+        self._sorted: list[tuple[float, int]] = []
+
+    def regroup(self, rank: int, size: int) -> None:
+        """The group has changed: its ranks are others now.  What this rank itself needs stays known."""
+        self._rank, self._size = rank, size
+        self._known, self._sorted = {}, []
+        if self._own:
+            self.hear(rank, median_low(self._own))
+
+    def add(self, seconds: float) -> None:
+        """This rank's own part of the step that is about to be voted on."""
+        self._own.append(seconds)
+        self.hear(self._rank, median_low(self._own))
+
+    def told(self, step: int) -> float | None:
+        """What this rank tells in the vote on `step`; None if it is not its turn.  The same `step` for the group."""
+        everybody = step % 2 == 1
+        return self._known.get(self._rank) if everybody or step // 2 % self._size == self._rank else None
+
+    def hear(self, rank: int, seconds: float) -> None:
+        """A rank's time, as it stands now."""
+        if not 0 <= rank < self._size or not seconds > 0:
+            return
+        before = self._known.get(rank)
+        if before == seconds:
+            return
+        if before is not None:
+            del self._sorted[bisect_left(self._sorted, (before, rank))]
+        self._known[rank] = seconds
+        insort(self._sorted, (seconds, rank))
+
+    @property
+    def slowdown(self) -> float | None:
+        """This rank's time over the group's median (of two, the quicker one); None while too few are known."""
+        median, own = self._median(), self._known.get(self._rank)
+        return None if median is None or own is None else own / median
+
+    @property
+    def slowest(self) -> Slowest | None:
+        """The slowest rank that is known; None while too few are."""
+        median = self._median()
+        if median is None:
+            return None
+        seconds, rank = self._sorted[-1]
+        return Slowest(rank, seconds / median)
+
+    def _median(self) -> float | None:
+        """Of two the lower one: else nobody of two could be slower than twice the median."""
+        count = len(self._sorted)
+        return self._sorted[(count - 1) // 2][0] if 2 * count > self._size else None
