@@ -313,16 +313,31 @@ def megatron_core_layout(
     return Layout.from_order(order.lower(), sizes, rank_offset)
 
 
-def check_data_backend(backend: str, *, rebuilt: bool) -> None:
-    """Refuse a backend that the data groups cannot use, before anything is touched and whatever their size.
+def seen_from(layout: Layout, rank: int, replica: int) -> int:
+    """Return the number that torch has for `rank` of an elastic job in a process of `replica` (its index on `data`).
 
-    `rebuilt` says that the groups are to be built anew in running processes, as on every membership change; nccl cannot
-    do that.  Raises `LayoutError`.
+    There torch's default group is the replica alone, which counts its own ranks from 0; the ranks of the next replica
+    follow, and so around to the one before it.
     """
-    if backend not in ("gloo", "nccl"):
-        raise LayoutError(f"backend {backend!r} is not one that the data axis knows; use gloo")
-    if backend == "nccl" and rebuilt:
-        raise LayoutError("nccl cannot be rebuilt on the data axis of a running job; use gloo there")
+    place = layout.coordinate(rank)
+    return layout.rank(**{**place, "data": (place["data"] - replica) % layout.size("data")})
+
+
+def default_pipe_data_layout(world_size: int) -> Layout:
+    """Return pipe × data for a world whose shape nobody has said: its prime factors, ascending, dealt to both in turn.
+
+    The first goes to `pipe`: 12 = 2·2·3 ranks are pipe=6, data=2; a prime number of ranks is one pipeline.
+    """
+    _check_integer("world_size", world_size, least=1)
+    sizes, turn, factor = [1, 1], 0, 2
+    while world_size > 1:
+        if world_size % factor:
+            factor += 1
+            continue
+        world_size //= factor
+        sizes[turn] *= factor
+        turn = 1 - turn
+    return Layout.of(pipe=sizes[0], data=sizes[1])
 
 
 def _checked_axes(axes: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:

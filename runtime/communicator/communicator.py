@@ -34,10 +34,17 @@ GIVE_UP_POLL_S = 0.002
 GIVE_UP_WITHIN_S = 0.5
 
 
-def check_data_backend(name: str) -> None:
-    """Accept `gloo`; BackendRefused for any other backend on the data axis.  Touches nothing, whatever the size."""
-    if name.lower() == "gloo":
+def check_data_backend(name: str, *, rebuilt: bool = True) -> None:
+    """Refuse a backend that the data axis cannot use: BackendRefused.  Touches nothing, whatever the size.
+
+    `rebuilt` says that the groups are to be built anew in running processes, as in an elastic job at each membership
+    change: only gloo can do that.  Groups that stand until their processes end may use nccl, too.
+    """
+    kind = name.lower()
+    if kind == "gloo" or (kind == "nccl" and not rebuilt):
         return
+    if kind != "nccl":
+        raise BackendRefused(f"{name!r} is no backend that the data axis knows; use gloo")
     raise BackendRefused(
         f"{name} cannot be rebuilt in place: a data-parallel group has to be taken down and set up again in a running "
         f"process, in milliseconds, each time a replica comes or goes. Use gloo on the data axis; {name} serves within "

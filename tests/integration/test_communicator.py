@@ -506,5 +506,8 @@ def test_a_rank_that_does_not_exist_is_refused(rank: int, size: int) -> None:
 
 def test_only_gloo_serves_the_data_axis() -> None:
     check_data_backend("gloo")
+    check_data_backend("nccl", rebuilt=False)
     with pytest.raises(BackendRefused, match="nccl cannot be rebuilt in place"):
         check_data_backend("nccl")
+    with pytest.raises(BackendRefused, match="'mpi'"):
+        check_data_backend("mpi", rebuilt=False)
