@@ -106,7 +106,7 @@ def _read_shown(value: Any, what: str) -> Shown:
     if kind not in (GETS_ON, WAITS, BUSY, LONG, SILENT):
         raise RecordError(f"{what}: unknown kind {kind!r:.80}")
     return Shown(
-        Name(check_name("worker id", reader.text("worker")), reader.text("incarnation")),
+        Name(check_name(f"worker in {what}", reader.text("worker")), reader.text("incarnation")),
         reader.number("pid"),
         reader.text("phase"),
         reader.seconds("phase_seconds"),

@@ -18,7 +18,7 @@ from reknit.runtime.stalls import silence_limit
 QUIET = 3.0  # seconds: one that gets on, or tells that it does not, is heard of more often
 
 STARTING, ENDING, FINISHED = "starting", "ending", "finished"  # what is known of one that has no place, or needs none
-WAITING, BUILDING, SPARE = "waiting for a coordinate", "building its model", "spare"
+BUILDING, SPARE = "building its model", "spare"
 STOPPED, QUIET_PHASE = "stopped", "says nothing"
 
 
@@ -73,6 +73,4 @@ def _phase(worker: Worker, member: Member, placed: bool) -> str:
         return FINISHED
     if placed:
         return worker.known.phase or REINIT
-    if member.coordinate is None:
-        return WAITING
-    return SPARE if member.built else BUILDING
+    return BUILDING if member.coordinate is not None and not member.built else SPARE

@@ -21,6 +21,44 @@ logger = logging.getLogger(__name__)
 CLOSEST = 0.2  # seconds between two tellings at least, however many look
 
 
+ASK, TAKE_BACK = "ask", "take back"
+
+
+class Schedule:
+    """When to tell, and when to take back what was told.  Pure; times are monotonic seconds.
+
+    `stands`: something was told and stands in the store: at first perhaps by an earlier life of this agent.
+    """
+
+    def __init__(self) -> None:
+        self.stands = True
+        self._until = 0.0
+        self._due = 0.0
+        self._asked = -CLOSEST
+
+    def see(self, present: bool, now: float) -> None:
+        """Somebody has looked; or not `present`: one who looked has gone, while another would look again soon."""
+        if present:
+            self._until = now + TELLS
+            self._due = min(self._due, max(now, self._asked + CLOSEST))
+        else:
+            self._until = min(self._until, now + AGAIN + EVERY)
+
+    def next(self, now: float) -> str | None:
+        """ASK the loop for what there is to tell, TAKE_BACK what was told, or None: nothing is due."""
+        if now >= self._until:
+            due, self.stands = self.stands, False
+            return TAKE_BACK if due else None
+        if now < self._due:
+            return None
+        self._asked, self._due = now, now + EVERY
+        return ASK
+
+    def wait(self, now: float) -> float | None:
+        """Seconds until something will be due; None: until somebody looks."""
+        return max(0.0, min(self._due, self._until) - now) if now < self._until else None
+
+
 class Teller(Background):
     """Opens nothing before `start`; all methods but `close` return at once.
 
@@ -38,22 +76,14 @@ class Teller(Background):
     ) -> None:
         super().__init__("session-teller", timeout)
         self._store, self._key, self._lease, self._emit = store, key, lease, emit
-        self._until = 0.0  # to tell
-        self._asks_at = 0.0
-        self._asked = 0.0
+        self._schedule = Schedule()
         self._answer: Show | None = None
-        self._stands = True  # what was told, in the store: perhaps by an earlier life of this agent
         self._refused = False
 
     def see(self, look: Entry | None) -> None:
         """Take in the newest state of the look."""
-        now = time.monotonic()
         with self._condition:
-            if look is None:  # one who looked has gone; another would look again soon
-                self._until = min(self._until, now + AGAIN + EVERY)
-            else:
-                self._until = now + TELLS
-                self._asks_at = min(self._asks_at, max(now, self._asked + CLOSEST))
+            self._schedule.see(look is not None, time.monotonic())
             self._condition.notify_all()
 
     def tell(self, show: Show) -> None:
@@ -66,7 +96,7 @@ class Teller(Background):
         while True:
             with self._condition:
                 while not self._closed and (task := self._choose(time.monotonic())) is None:
-                    self._condition.wait(self._wait(time.monotonic()))
+                    self._condition.wait(self._schedule.wait(time.monotonic()))
                 if self._closed or task is None:
                     return
             try:
@@ -79,20 +109,11 @@ class Teller(Background):
         if self._answer is not None:
             answer, self._answer = self._answer, None
             return lambda: self._write(answer)
-        if now >= self._until:
-            if not self._stands:
-                return None
-            self._stands = False
-            return self._delete
-        if now >= self._asks_at:
-            self._asked, self._asks_at = now, now + EVERY
-            return lambda: self._emit(LookedAt())
-        return None
-
-    def _wait(self, now: float) -> float | None:
-        """Seconds until something will be to do; None: until somebody looks."""
-        if now < self._until:
-            return max(0.0, min(self._asks_at, self._until) - now)
+        match self._schedule.next(now):
+            case "ask":
+                return lambda: self._emit(LookedAt())
+            case "take back":
+                return self._take_back
         return None
 
     def _write(self, show: Show) -> None:
@@ -101,14 +122,14 @@ class Teller(Background):
             return
         try:
             self._store.put(self._key, encode_show(show), lease=lease, timeout=self._timeout)
-            self._stands, self._refused = True, False
+            self._schedule.stands, self._refused = True, False
         except (LeaseLost, StoreUnavailable) as error:
             logger.debug("not told: %s", error)  # it is found out elsewhere; the next second there is more to tell
         except StoreError as error:
             logger.log(logging.DEBUG if self._refused else logging.WARNING, "cannot write %s: %s", self._key, error)
             self._refused = True
 
-    def _delete(self) -> None:
+    def _take_back(self) -> None:
         try:
             self._store.delete(self._key, timeout=self._timeout)
         except StoreError as error:

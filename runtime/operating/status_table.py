@@ -65,7 +65,7 @@ def _head(document: Document) -> list[Text]:
     first = Text.assemble(
         (clean(document["job"]), "bold"), "  ", (clean(state).upper(), STATE_STYLES.get(state, "")), overflow="fold"
     )
-    reason = Text(_capital(clean(document["reason"])), style="dim", overflow="fold")
+    reason = Text(clean(document["reason"]), style="dim", overflow="fold")
     if state == "absent":
         return [first, reason]
     first.append(f"  generation {document['generation']}")
@@ -80,10 +80,6 @@ def _head(document: Document) -> list[Text]:
         overflow="fold",
     )
     return [first, second, reason]
-
-
-def _capital(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
 
 
 def _table(columns: Sequence[str], right: Iterable[str] = ()) -> Table:
