@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import gc
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Protocol, cast
 
 from reknit import __version__
 from reknit.rendezvous.errors import ReknitError
 from reknit.runtime import access, layers
-from reknit.runtime import drain_command as drain
-from reknit.runtime.chaos import command as chaos
-from reknit.runtime.config import EXIT_FAILED, EXIT_USAGE, ConfigError, parse_replicas
+from reknit.runtime.config import EXIT_FAILED, EXIT_USAGE, Config, ConfigError, EtcdAccess, parse_replicas
 from reknit.runtime.configured import configured
-from reknit.runtime.operating import status
 from reknit.runtime.options import AGENT, EPILOG, RUN, HelpFormatter, add_options, options_of
+
+# Each is a module of its own, loaded only if it is called: an agent, which this module starts too, needs none of them.
+OPERATING = {
+    "status": ("reknit.runtime.operating.status", "show a job: who is where in it, how well, and why"),
+    "scale": ("reknit.runtime.operating.scale", "set how many replicas a running job shall have"),
+    "drain": ("reknit.runtime.drain_command", "let workers of a running job leave, with nothing lost"),
+    "events": ("reknit.runtime.operating.events", "show why each generation of a job came about"),
+    "jobs": ("reknit.runtime.operating.jobs", "show the jobs that live in an etcd"),
+    "chaos": ("reknit.runtime.chaos.command", "strike a running job again and again, and see how soon it recovers"),
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -29,8 +38,9 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The `reknit` command."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    parser = _parser(next((word for word in given if not word.startswith("-")), None))
+    arguments = parser.parse_args(given)
     if arguments.command is None:
         parser.print_help()
         return EXIT_USAGE
@@ -47,16 +57,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """The parser; of the commands that operate a job it knows the options only of the `chosen` one."""
     parser = _Parser(prog="reknit", description="Keeps a PyTorch job training while workers die, leave and join.")
     parser.add_argument("--version", action="version", version=f"reknit {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     _add_run(commands.add_parser("run", help="run a training script on this host, alone or with others"))
     _add_agent(commands.add_parser("agent", help="the sidecar: a worker that somebody else starts comes to its socket"))
     _add_demo(commands.add_parser("demo", help="watch a pipeline-parallel GPT train while its workers are killed"))
-    _add_drain(commands.add_parser("drain", help="let workers of a running job leave, with nothing lost"))
-    _add_status(commands.add_parser("status", help="show a job: who is where in it, how it gets on, and why"))
-    _add_chaos(commands.add_parser("chaos", help="strike a running job again and again, and see how soon it recovers"))
+    for name, (module, told) in OPERATING.items():
+        command = commands.add_parser(name, help=told)
+        if name == chosen:
+            _add_operating(command, cast(Operating, importlib.import_module(module)))
     return parser
 
 
@@ -94,37 +106,38 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_demo)
 
 
-def _add_drain(parser: argparse.ArgumentParser) -> None:
-    drain.add_arguments(parser)
+class Operating(Protocol):
+    """A command that operates a job by what lies in its etcd: a module."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The options, but for those of the access to etcd."""
+
+    def run(self, arguments: argparse.Namespace, access: EtcdAccess) -> int:
+        """Do it; returns the exit code, raises ReknitError."""
+
+
+def _add_operating(parser: argparse.ArgumentParser, command: Operating) -> None:
+    command.add_arguments(parser)
     access.add_arguments(parser)
     layers.open_to_environment(parser)
-    parser.set_defaults(run=_drain)
-
-
-def _add_status(parser: argparse.ArgumentParser) -> None:
-    status.add_arguments(parser)
-    access.add_arguments(parser)
-    layers.open_to_environment(parser)
-    parser.set_defaults(run=_status)
-
-
-def _add_chaos(parser: argparse.ArgumentParser) -> None:
-    chaos.add_arguments(parser)
-    access.add_arguments(parser)
-    layers.open_to_environment(parser)
-    parser.set_defaults(run=_chaos)
+    parser.set_defaults(run=lambda arguments: command.run(arguments, access.access_of(arguments)))
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from reknit.runtime.agent import run
-
-    return run(configured(RUN, arguments))
+    return _serve(configured(RUN, arguments))
 
 
 def _agent(arguments: argparse.Namespace) -> int:
+    return _serve(configured(AGENT, arguments))
+
+
+def _serve(config: Config) -> int:
+    gc.disable()  # what is loaded now stays: looking for garbage in it costs a tenth of the start
     from reknit.runtime.agent import run
 
-    return run(configured(AGENT, arguments))
+    gc.freeze()
+    gc.enable()
+    return run(config)
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -132,18 +145,6 @@ def _demo(arguments: argparse.Namespace) -> int:
 
     low, high = parse_replicas(arguments.replicas)
     return run(arguments.steps, low, high, arguments.pipe, arguments.kills, arguments.seed, arguments.json)
-
-
-def _drain(arguments: argparse.Namespace) -> int:
-    return drain.run(arguments, access.access_of(arguments))
-
-
-def _status(arguments: argparse.Namespace) -> int:
-    return status.run(arguments, access.access_of(arguments))
-
-
-def _chaos(arguments: argparse.Namespace) -> int:
-    return chaos.run(arguments, access.access_of(arguments))
 
 
 if __name__ == "__main__":

@@ -10,19 +10,18 @@ import time
 from collections.abc import Iterable, Sequence
 
 from reknit.rendezvous.draining import DrainOrder, encode_order, whom
-from reknit.rendezvous.errors import RecordError, ReknitError, StoreError, StoreUnavailable
-from reknit.rendezvous.keys import Keys, check_name
+from reknit.rendezvous.errors import RecordError, ReknitError, StoreUnavailable
+from reknit.rendezvous.keys import Keys
 from reknit.rendezvous.records import Member, Name
 from reknit.rendezvous.rejected import Rejected
-from reknit.rendezvous.store.endpoints import parse_endpoints
 from reknit.rendezvous.store.protocol import Store
 from reknit.rendezvous.whole_job import JobRecords
 from reknit.runtime.chaos.command import parse_time
 from reknit.runtime.config import EXIT_FAILED, ConfigError, EtcdAccess
+from reknit.runtime.operating.opening import connected, which_job
 
 log = logging.getLogger("reknit.drain")
 
-CONNECT_SECONDS = 10.0
 LOOK = 0.1  # seconds between two looks at the members
 GRACE = 5.0  # seconds that an agent has, after the deadline, to end whoever has not left
 KEPT = 60.0  # seconds for which an order outlives its deadline, for an agent that is away
@@ -39,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "step is tried again.  They are not started again.  Exits with 1 if one of them was lost instead."
     )
     parser.add_argument("target", metavar="WORKER|HOST|replica/SLOT", help="who: a worker, all on a host, a replica")
-    parser.add_argument("--job", required=True, metavar="ID", help="the job's name")
+    parser.add_argument("--job", metavar="ID", help="the job's name (default: the only one there is)")
     parser.add_argument("--etcd", required=True, metavar="H:P,H:P", help="endpoints of the job's etcd")
     parser.add_argument(
         "--deadline", default="2m", metavar="TIME", help="then whoever is still there is ended (default 2m)"
@@ -48,23 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, access: EtcdAccess) -> int:
     """Check the options, ask, wait.  Returns the exit code; raises ReknitError, ConfigError among them."""
-    from reknit.rendezvous.store.etcd import EtcdStore
-
     seconds = parse_time("--deadline", arguments.deadline)
     try:
-        check_name("--job", arguments.job)
         whom(arguments.target, None, ())
-        parse_endpoints(arguments.etcd, access.tls is not None)
     except RecordError as error:
         raise ConfigError(str(error)) from None
-    except StoreError as error:
-        raise ConfigError(f"--etcd: {error}") from None
-    store = EtcdStore(arguments.etcd, tls=access.tls, user=access.user, password=access.password)
-    try:
-        store.connect(timeout=CONNECT_SECONDS)
-        return drain(store, Keys(arguments.job), arguments.target, seconds)
-    finally:
-        store.close()
+    with connected(arguments, access) as store:
+        return drain(store, Keys(which_job(store, arguments.job)), arguments.target, seconds)
 
 
 def drain(store: Store, keys: Keys, target: str, seconds: float) -> int:
