@@ -169,6 +169,8 @@ class Attending:
             # What the workers of several hosts logged is not all here: no sums of it then.
             own = {k: v for k, v in told.fields.items() if isinstance(v, float)} if station.config.standalone else {}
             station.progress.committed(step, own)
+            for generation, seconds in station.gaps.committed(told.fields, told.moment):
+                station.session.note_gap(generation, seconds)
         return told.event
 
     def lose(self, item: PeerEvent) -> None:

@@ -31,6 +31,7 @@ class Plans:
             return  # of an earlier run of this job, or of a later one
         station.head = head
         station.finished = head.state == FINISHED
+        station.gaps.see_plan(head.generation, head.state in (FINISHED, LOST))
         counts = {"replicas": head.replicas, "spares": head.spares}
         station.event("plan", None, reason=head.reason, state=head.state, urgent=head.urgent, **counts)
         station.metrics.see_plan(head.generation, head.replicas, head.state)

@@ -17,6 +17,7 @@ from reknit.rendezvous.session.session import Session
 from reknit.runtime.config import Config
 from reknit.runtime.events import EventLog
 from reknit.runtime.fleet import Worker
+from reknit.runtime.gaps import Gaps
 from reknit.runtime.ipc.server import Server
 from reknit.runtime.keeper import Keeper, environment_of_workers
 from reknit.runtime.progress import Progress
@@ -39,6 +40,7 @@ class Station:
         self.workers: dict[str, Worker] = {}
         self.keeper = self._keep(path, put) if config.script is not None else None
         self.progress = Progress(config.spec.min_replicas * config.spec.axes.size, time.monotonic())
+        self.gaps = Gaps()
         self.head: Head | None = None
         self.finished = False
         self.ending: tuple[int, str] | None = None

@@ -24,6 +24,7 @@ from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.session.accusations import Accuser, Responder
 from reknit.rendezvous.session.candidacy import Candidacy, Timing
 from reknit.rendezvous.session.events import Assigned, DrainAsked, HeadSeen, SessionEvent
+from reknit.rendezvous.session.gaps import GapWriter
 from reknit.rendezvous.session.looking_back import LookingBack
 from reknit.rendezvous.session.mirror import Mirror
 from reknit.rendezvous.session.opening import Opening, SpecMismatchError
@@ -76,6 +77,7 @@ class Session:
         last = self._keys.agent(agent_id)
         self._mirror = Mirror(store, candidacy.lose, candidacy.doubt, timeout=timeout, retry=retry, last=last)
         self._views = ViewFetcher(store, self._keys, emit, self._rejected, timeout=timeout, retry=retry)
+        self._gaps = GapWriter(store, self._keys, self._rejected, timeout=timeout, retry=retry)
         self._reader = JobReader(store, self._keys, emit, self._rejected, timeout=timeout)
         show = self._keys.show(agent_id)
         self._teller = Teller(store, show, lambda: candidacy.lease, emit, timeout=timeout)
@@ -91,6 +93,7 @@ class Session:
             timeout=timeout,
             retry=retry,
         )
+        self._parts = (self._mirror, self._views, self._responder, self._accuser, self._teller, self._gaps)
         self._lock = threading.Lock()
         self._generation = 0
         self._members: dict[str, Member] = {}
@@ -102,7 +105,7 @@ class Session:
 
     def start(self) -> None:
         """Start the threads: lease, candidacy, watches.  Does not wait for the store."""
-        for part in (self._mirror, self._views, self._responder, self._accuser, self._teller, self._candidacy):
+        for part in (*self._parts, self._candidacy):
             part.start()
         self._watches.follow(self._keys.accusation(self._agent_id), self._responder.see)
         self._watches.follow(self._keys.head, self._on_head)
@@ -166,6 +169,11 @@ class Session:
         Is tried until it succeeds; a newer request for the same name replaces an older one.
         """
         self._views.request(head, name, coordinate)
+
+    def note_gap(self, generation: int, seconds: float) -> None:
+        """The job stood still for `seconds` for this generation: the leader's agent adds it to the history."""
+        if self._candidacy.revision > 0:
+            self._gaps.note(generation, seconds)
 
     def request_job(self) -> None:
         """Read the newest plan and all members; answered by `JobRead`, or not at all if the store does not answer."""
@@ -281,7 +289,7 @@ class Session:
         Close a `Leader` first.  Without `revoke` the records stand until the lease ends by itself.
         """
         self._watches.close()
-        parts = (self._reader, self._accuser, self._teller, self._responder, self._views, self._mirror, self._candidacy)
+        parts = (self._reader, *self._parts, self._candidacy)
         for part in parts:
             part.stop()
         for part in parts:
