@@ -19,6 +19,7 @@ from reknit.rendezvous.leader.judging import Judge
 from reknit.rendezvous.leader.news import News, newest
 from reknit.rendezvous.leader.publisher import Publisher
 from reknit.rendezvous.leader.term import LOOK, Known, Tenure, Term
+from reknit.rendezvous.leader.witness import Witness
 from reknit.rendezvous.parts import Head
 from reknit.rendezvous.plan import Patience
 from reknit.rendezvous.records import Name, Plan, Spec
@@ -47,6 +48,7 @@ class Leader:
         spec: what to go by while the store shows no spec that fits; later, the last one that did.
         detect: the lease's time to live (seconds): by it go the waits that `Term` names.
         judge: who of those who have a place hangs, so that it has to be put out, and why.
+        witness: is shown what the leader looks at, to count it.
     """
 
     def __init__(
@@ -60,10 +62,11 @@ class Leader:
         detect: float = 5.0,
         operation: float = 1.5,
         judge: Judge | None = None,
+        witness: Witness | None = None,
     ) -> None:
         self._store, self._keys, self._tenure = store, Keys(job), tenure
         self._patience, self._detect, self._operation = patience or Patience(), detect, operation
-        self._judge = judge
+        self._judge, self._witness = judge, witness
         self.spec = spec
         self.earlier = 0  # the newest generation of an earlier run: what `Session.look_back` found
         self._seen: Head | None = None
@@ -155,7 +158,9 @@ class Leader:
         publisher = Publisher(self._store, self._keys, revision, self._rejected, self._operation)
         publisher.remember(self._seen, self._plan)
         known = Known(self.spec, self.earlier, self._given)
-        return Term(publisher, self._rejected, self._tenure, self._patience, self._detect, known, self._judge)
+        return Term(
+            publisher, self._rejected, self._tenure, self._patience, self._detect, known, self._judge, self._witness
+        )
 
     def _serve(self, term: Term) -> None:
         watches: list[WatchHandle] = []

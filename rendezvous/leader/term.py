@@ -25,6 +25,7 @@ from reknit.rendezvous.leader.news import News, newest
 from reknit.rendezvous.leader.publisher import NOTHING, Publisher, newest_reported
 from reknit.rendezvous.leader.roster import Roster
 from reknit.rendezvous.leader.standing_spec import StandingSpec
+from reknit.rendezvous.leader.witness import Witness, Witnessing
 from reknit.rendezvous.places import Candidate
 from reknit.rendezvous.plan import (
     Findings,
@@ -88,6 +89,7 @@ class Term:
         detect: float,
         known: Known | None = None,
         judge: Judge | None = None,
+        witness: Witness | None = None,
     ) -> None:
         known = known or Known()
         self.publisher = publisher
@@ -97,6 +99,7 @@ class Term:
         self.accusations = Accusations(publisher.fence, self.roster, rejected)
         self._cooling, self._fresh_starts = Cooling(detect), FreshStarts(detect)
         self._judging, self._missing = Judging(judge), Missing()
+        self._witnessing = Witnessing(witness, publisher.fence.revision)
         self.standing_spec, self._earlier = StandingSpec(publisher.fence, rejected, known.spec), known.earlier
         self.inbox = Inbox()
         self.waiting_for = "nothing is known yet"
@@ -165,8 +168,10 @@ class Term:
         observed = self.roster.fitting(spec.axes.size)
         if not self._load(observed, now):
             return
+        members = [o.member for o in observed]
         standing = self.publisher.plan or NOTHING
-        previous = continued(standing, [o.member for o in observed], self._earlier)
+        self._witnessing.show(standing, spec, members)
+        previous = continued(standing, members, self._earlier)
         same_run = previous is standing
         begun = "" if same_run else f"{previous.reason}; "
         if not self._sound(previous, spec):
@@ -192,6 +197,7 @@ class Term:
             if outcome.plan.state not in (FINISHED, LOST):
                 self.standing_spec.keep()
             self._publish(replace(outcome, plan=replace(outcome.plan, reason=begun + outcome.plan.reason)), now)
+            self._witnessing.show(self.publisher.plan, spec, members)
             return
         self._wait(previous, observed, outcome, resting, now)
         self._assign(previous, observed, candidates, spec, now)

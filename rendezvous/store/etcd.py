@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reknit.rendezvous.errors import LeaseLost, StoreError
@@ -80,6 +80,11 @@ class EtcdStore:
         self._calls.on_silence, self._calls.on_answer = self._move_watches, self._hurry_watches
         self._lock = threading.Lock()
         self._watches: set[EtcdWatch] = set()
+
+    @property
+    def errors(self) -> Mapping[str, int]:
+        """How many tries have failed, see `Store.errors`."""
+        return dict(self._calls.errors)
 
     def connect(self, *, timeout: float | None = None) -> None:
         """Reach a quorum once and log in, see `Store.connect`."""

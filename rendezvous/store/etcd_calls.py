@@ -13,6 +13,7 @@ import os
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,6 +41,13 @@ _TRANSIENT = frozenset(
         grpc.StatusCode.UNKNOWN,
     }
 )
+
+_OPERATIONS = {
+    "RangeRequest": "read",
+    "PutRequest": "write",
+    "DeleteRangeRequest": "write",
+    "TxnRequest": "transaction",
+}
 
 
 class AttemptError(Exception):
@@ -77,6 +85,8 @@ class EtcdCalls:
         self._token: str | None = None
         self._closed = False
         self._process = os.getpid()
+        self.errors: Counter[str] = Counter()
+        """Tries that failed, by operation."""
         self.doubtful = True
         """Whether the newest call failed, or there was none: the next may well fail too."""
 
@@ -191,6 +201,7 @@ class EtcdCalls:
                         raise
                     self.forget_token(metadata)
         except grpc.RpcError as error:
+            self._count(error, request)
             reasons[str(connection.endpoint)] = error.details() or error.code().name.lower()
             raise self._judge(error, connection) from error
         except (ValueError, grpc.FutureCancelledError) as error:
@@ -198,6 +209,10 @@ class EtcdCalls:
             self.current()
             raise AttemptError(str(error)) from error
         raise AssertionError("unreachable")
+
+    def _count(self, error: grpc.RpcError, request: Any) -> None:
+        if error.code() is not grpc.StatusCode.NOT_FOUND:  # a lease that is gone is an answer
+            self.errors[_OPERATIONS.get(type(request).__name__, "lease")] += 1
 
     def _answered(self) -> None:
         """A call has succeeded."""

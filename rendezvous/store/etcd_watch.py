@@ -166,6 +166,7 @@ class EtcdWatch:
         if isinstance(error, _CallbackError):
             _log.error("a callback of the watch on %s raised; it is told anew", self._name, exc_info=error.__cause__)
             return
+        self._calls.errors["watch"] += 1
         reason = error.details() or error.code().name if isinstance(error, grpc.RpcError) else error
         if self._trouble_since is None:
             self._trouble_since = time.monotonic()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -65,6 +65,11 @@ class MemoryStore:
         self._cluster_id = 1
         self._watches = MemoryWatches(self._lock, self._snapshot)
         self._closed = False
+
+    @property
+    def errors(self) -> Mapping[str, int]:
+        """None: it always answers."""
+        return {}
 
     # What only a store in memory can do: for tests and the simulator.
 

@@ -17,7 +17,7 @@ What every implementation promises:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -151,6 +151,13 @@ class Store(Protocol):
     Every operation raises StoreUnavailable when the store does not answer in time and StoreRefused when it says no
     (authentication, permission, a request that it does not accept).
     """
+
+    @property
+    def errors(self) -> Mapping[str, int]:
+        """How many tries have failed since the start, by operation: read, write, transaction, lease, watch.
+
+        What was tried again with success counts too; an answer such as "this lease is gone" does not.
+        """
 
     def connect(self, *, timeout: float | None = None) -> None:
         """Reach the store once, so that a wrong address, certificate or password is reported here."""
