@@ -23,7 +23,7 @@ from reknit.runtime.operating.status_table import moment
 
 log = logging.getLogger("reknit.jobs")
 
-NAME = 23  # characters of a job's name for which the lines have 80 columns
+NAME = 20  # characters of a job's name for which the lines have 80 columns
 ABSENT = "absent"  # something is left of it, but no agent is there
 
 
