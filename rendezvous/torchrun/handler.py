@@ -1,0 +1,113 @@
+"""torch's dynamic rendezvous, with what a host's death, an outage of etcd and clocks that differ need beside it.
+
+It builds on the parts of `DynamicRendezvousHandler`, some of which torch calls private; each is named here, and in no
+other module: `_sanitize`, `_mark_rendezvous_complete`, and the two attributes that keep a store across rounds.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import datetime, timedelta, timezone
+
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousInfo
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousSettings,
+    _BackendRendezvousStateHolder,
+    _DistributedRendezvousOpExecutor,
+    _NodeDesc,
+)
+
+from reknit.rendezvous.store.protocol import Store
+from reknit.rendezvous.torchrun.agent_store import AgentStore
+from reknit.rendezvous.torchrun.backend import StateBackend
+from reknit.rendezvous.torchrun.observing import Observed
+from reknit.rendezvous.torchrun.ranks import steady_ranks
+
+_log = logging.getLogger(__name__)
+
+POLL_SECONDS = 3.0  # for the store, while an agent only watches its workers: whose deaths it would notice later
+_RANKS = "reknit_ranks"  # the newest round's ranks, carried along in torch's state
+
+
+class Handler(DynamicRendezvousHandler):
+    """One agent's part in the rendezvous; closes `store` at the end.
+
+    `patience`: seconds that joining, and saying that the job has ended, wait for a store that is away.
+    """
+
+    def __init__(
+        self,
+        node: _NodeDesc,
+        settings: RendezvousSettings,
+        backend: StateBackend,
+        agent_store: AgentStore,
+        store: Store,
+        patience: float,
+    ) -> None:
+        holder = _StateHolder(backend, settings)
+        super().__init__(node, settings, backend.name, agent_store, holder)
+        self._op_executor = _Executor(node, holder, settings)
+        self._backend, self._base_store, self._patience = backend, store, patience
+        self._away = False
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """See base class.  The workers of each round get a store of their own, served by the agent of rank 0."""
+        self._backend.patience = self._patience
+        # Kept across rounds, workers would read what those of earlier rounds have written, or look for a lost host.
+        self._shared_tcp_store_server = None
+        self._bootstrap_store_info = None
+        try:
+            return super().next_rendezvous()
+        finally:
+            self._backend.patience = POLL_SECONDS
+
+    def num_nodes_waiting(self) -> int:
+        """See base class.  While the store is away the membership stands still, and the workers go on."""
+        try:
+            waiting = super().num_nodes_waiting()
+        except RendezvousConnectionError as error:
+            if not self._away:
+                _log.warning("the rendezvous stands still, the workers go on: %s", error)
+            self._away = True
+            return 0
+        if self._away:
+            _log.warning("the rendezvous goes on: etcd answers again")
+        self._away = False
+        return waiting
+
+    def shutdown(self) -> bool:
+        """See base class."""
+        self._backend.patience = min(self._patience, self.settings.timeout.close.total_seconds())
+        try:
+            return super().shutdown()
+        finally:
+            self._base_store.close()
+
+
+class _StateHolder(_BackendRendezvousStateHolder):
+    """Judges by its own clock whether an agent is dead."""
+
+    def __init__(self, backend: StateBackend, settings: RendezvousSettings) -> None:
+        super().__init__(backend, settings)
+        self._observed: Observed[_NodeDesc] = Observed(2 * settings.keep_alive_interval.total_seconds())
+
+    def _sanitize(self) -> None:
+        state = self._state
+        written = dict(state.last_heartbeats)
+        ages = self._observed.ages(written, time.monotonic())
+        now = datetime.now(timezone.utc)
+        state.last_heartbeats = {node: now - timedelta(seconds=age) for node, age in ages.items()}
+        super()._sanitize()
+        state.last_heartbeats = {node: written[node] for node in state.last_heartbeats}
+
+
+class _Executor(_DistributedRendezvousOpExecutor):
+    """Lets hosts that stay keep their ranks."""
+
+    def _mark_rendezvous_complete(self) -> None:
+        super()._mark_rendezvous_complete()
+        state = self._state
+        state.participants = steady_ranks(sorted(state.participants), getattr(state, _RANKS, {}))
+        setattr(state, _RANKS, dict(state.participants))
