@@ -49,6 +49,7 @@ from reknit.runtime.identity import look, node, why_twin
 from reknit.runtime.ipc.server import PeerEvent
 from reknit.runtime.judging import Judge, Judged
 from reknit.runtime.keeper import OVERDUE
+from reknit.runtime.measuring import Measuring
 from reknit.runtime.plans import Plans, worker_settings
 from reknit.runtime.probes import Probes
 from reknit.runtime.serving import Serving
@@ -118,9 +119,17 @@ class Agent:
         patience = Patience(
             ladder.join_window, ladder.report_grace, answer=SHOWN_TO_LIVE, holders=HOLDERS * ladder.detect
         )
-        judge = Judge(put)
-        self._leader = Leader(store, config.job, self._session, patience=patience, detect=ladder.detect, judge=judge)
-        self.station = Station(config, self._session, events, path, put)
+        self.station = station = Station(config, self._session, events, path, put)
+        self._leader = Leader(
+            store,
+            config.job,
+            self._session,
+            patience=patience,
+            detect=ladder.detect,
+            judge=Judge(put),
+            witness=station.standing.see,
+        )
+        Measuring(station, self._session, self._leader, store)
         self.plans = Plans(self.station)
         self.attending = Attending(self.station, self.plans)
         self.vigil = Vigil(self.station, self.attending)

@@ -92,6 +92,8 @@ class Attending:
         worker.watch, worker.known, worker.left_at = Watch(now), Known(now), now
         if member.dead:
             self._note_gone(worker, now)
+        trains = member.ready > member.left
+        station.recording.attached(worker.worker_id, peer.pid, trains, now)
         station.event("attached", worker.worker_id, pid=peer.pid, incarnation=peer.incarnation)
         if station.finished and station.head is not None:  # it came too late: as a member it would begin the job anew
             self._plans.send_view(worker, View(station.head))
@@ -132,7 +134,7 @@ class Attending:
 
     def _after(self, worker: Worker, member: Member, kind: str, message: Mapping[str, Any]) -> Member:
         """The record after a message."""
-        now = worker.watch.heard
+        now, recording = worker.watch.heard, self._station.recording
         member = after_words(member, kind)
         if kind == "event":
             told = self._hear_event(worker, message)
@@ -140,9 +142,12 @@ class Attending:
         if kind == "pulse":
             pulse = read_pulse(message, worker.worker_id)
             worker.known.see_pulse(pulse, now)
+            recording.pulse(worker.worker_id, pulse.phase, pulse.kind, pulse.seconds, now)
             return after_pulse(member, pulse, worker.watch, now)
         if kind == "left":
             worker.left_at = now
+        elif kind == "built":
+            recording.built(worker.worker_id, now)
         return after_report(member, message)
 
     def declare(self, worker: Worker, member: Member) -> None:
@@ -158,7 +163,7 @@ class Attending:
             log.warning("%s told of an event that is none: %.200r", worker.worker_id, message)
             return None
         station.events.write(told.event, worker.worker_id, told.generation, told.fields, told.moment)
-        station.metrics.observe(told.event, worker.worker_id, told.generation, told.fields)
+        station.recording.told(told.event, worker.worker_id, told.generation, told.fields, told.moment)
         worker.known.see_event(told.event, told.fields, worker.watch.heard)
         step = told.fields.get("step")
         if told.event == "checkpoint" and told.fields.get("complete") is True:
@@ -184,6 +189,7 @@ class Attending:
         else:  # also one that said that it has finished: it would have waited for the others
             station.session.bury(worker.worker_id)
         worker.lost_at = now = time.monotonic()
+        station.recording.detached(worker.worker_id, now)
         worker.peer = None
         drain = worker.drain
         if station.keeper is not None:

@@ -53,6 +53,7 @@ class Draining:
                 log.warning("%s is ignored: in a standalone job there is nobody to go on without these workers", name)
         elif station.draining is None:
             seconds = station.config.drain_deadline
+            station.recording.notice(name)
             station.draining, self._deadline = f"{name} to this agent", time.monotonic() + seconds
             log.info("draining: %s; SIGTERM again stops at once", station.draining)
             if station.keeper is not None:
@@ -73,6 +74,7 @@ class Draining:
         worker = self._station.workers.get(peer.worker_id)
         if worker is None or worker.peer != peer:
             return
+        self._station.recording.notice(name)
         if self._station.ending is not None:
             self._station.tell_to_exit(worker, self._station.ending[1])
         else:

@@ -9,9 +9,10 @@ Every line has `t` (CLOCK_MONOTONIC seconds, comparable across the processes of 
     plan             reason, state, urgent, replicas, spares
     placed           replica, coordinate, formation
     reinit_begin     -
-    reinit_done      seconds, formation, group, replica, replicas, step, fds, threads
+    reinit_done      seconds, phases (seconds by name, of one that left a generation), formation, group, replica, replicas, step, fds, threads
     healed           sources, bytes (that came now), kept (bytes from generations that broke), damaged (who sent chunks
                      that had to be sent again), seconds, step
+    heal_failed      step, reason: it broke off, and is repeated
     differs          step, coordinate, action (heal, evict; none where no majority says who is right): its state does
     contributed      step, samples, version (before its last gradients go out: others may commit them if it dies then)
     committed        step, samples, version, rolled_forward (if so), timing (own: seconds of its own work; wait: for the

@@ -162,7 +162,8 @@ class Job(Whereabouts):
             if view.head.state in (FINISHED, LOST) and self._assignment is None:
                 self._ended = view.head.state
                 self._told.set()
-            self.recovery.hear(view)
+            seen = message.get("seen")
+            self.recovery.hear(view, float(seen) if isinstance(seen, (int, float)) else None)
         elif kind == "drained":
             log.info("this worker has drained: it ends")
             self.recovery.release("this worker has drained")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from reknit.health.recording import slowdown_of
 from reknit.rendezvous.records import Stall
 from reknit.runtime.stalls import is_over
 
@@ -40,7 +41,7 @@ class Known:
         match event:
             case "committed":
                 self._come_to(fields.get("step"))
-                self.committed_at = now
+                self.committed_at, self.slowdown = now, slowdown_of(fields)
                 self._enter(STEP, now)
             case "reinit_begin":
                 self._enter(REINIT, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 
 from reknit.rendezvous.parts import Head, View, encode_view
@@ -22,6 +23,7 @@ class Plans:
     def __init__(self, station: Station) -> None:
         self._station = station
         self.earlier = 0
+        self._seen_at = 0.0  # when this agent saw the newest plan (monotonic)
         self.settings = worker_settings(station.config, station.config.spec)
 
     def see(self, head: Head) -> None:
@@ -34,7 +36,7 @@ class Plans:
         station.gaps.see_plan(head.generation, head.state in (FINISHED, LOST))
         counts = {"replicas": head.replicas, "spares": head.spares}
         station.event("plan", None, reason=head.reason, state=head.state, urgent=head.urgent, **counts)
-        station.metrics.see_plan(head.generation, head.replicas, head.state)
+        station.standing.published_at, self._seen_at = time.time(), time.monotonic()
         if station.ending is None:
             log.info("generation %d (%s, %d replicas): %s", head.generation, head.state, head.replicas, head.reason)
         for worker in station.workers.values():
@@ -68,13 +70,15 @@ class Plans:
     def send_view(self, worker: Worker, view: View) -> None:
         """Tell a worker of a plan."""
         worker.view = view
-        replica = view.replica
+        replica, now = view.replica, time.monotonic()
+        draining = worker.member is not None and worker.member.draining
+        self._station.recording.placed(worker.worker_id, replica is not None, draining, now)
         if replica is not None and worker.member is not None:
             formation = f"{replica.slot}@{replica.formed}"
             fields = {"replica": replica.slot, "coordinate": worker.member.coordinate, "formation": formation}
             self._station.events.write("placed", worker.worker_id, view.generation, fields)
         if worker.peer is not None:
-            self._station.server.send(worker.peer, {"type": "plan", "view": encode_view(view)})
+            self._station.server.send(worker.peer, {"type": "plan", "view": encode_view(view), "seen": self._seen_at})
 
     def assign(self, item: Assigned) -> None:
         """The leader says for which coordinate a fresh process shall build its model."""

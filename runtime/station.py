@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from reknit.health.metrics import Metrics
+from reknit.health.recording import Recording
 from reknit.rendezvous.parts import Head
 from reknit.rendezvous.session.session import Session
 from reknit.runtime.config import Config
@@ -21,6 +22,7 @@ from reknit.runtime.gaps import Gaps
 from reknit.runtime.ipc.server import Server
 from reknit.runtime.keeper import Keeper, environment_of_workers
 from reknit.runtime.progress import Progress
+from reknit.runtime.standing import Standing
 
 log = logging.getLogger("reknit.agent")
 
@@ -36,6 +38,8 @@ class Station:
     def __init__(self, config: Config, session: Session, events: EventLog, path: Path, put: Any) -> None:
         self.config, self.session, self.events = config, session, events
         self.metrics = Metrics(config.job)
+        self.recording = Recording(self.metrics, self._stays)
+        self.standing = Standing(self.metrics)
         self.server: Server = Server(path, put, lease_seconds=config.ladder.lease)
         self.workers: dict[str, Worker] = {}
         self.keeper = self._keep(path, put) if config.script is not None else None
@@ -59,8 +63,16 @@ class Station:
         return self.head.generation if self.head is not None else 0
 
     def event(self, event: str, worker: str | None, t: float | None = None, **fields: Any) -> None:
-        """Write a line for `--events`."""
-        self.events.write(event, worker, self.generation, fields, t)
+        """Write a line for `--events`, and record what it means."""
+        moment = time.monotonic() if t is None else t
+        self.events.write(event, worker, self.generation, fields, moment)
+        if worker is not None:
+            self.recording.happened(event, worker, fields, moment)
+
+    def _stays(self, worker_id: str) -> bool:
+        """Whether a worker that has no process will have one again."""
+        worker = self.workers.get(worker_id)
+        return self.keeper is not None and worker is not None and not worker.over
 
     def end(self, code: int, reason: str) -> None:
         """End this host's part: workers are told by SIGTERM, and killed when they do not listen."""

@@ -119,6 +119,11 @@ class Leader:
             term.revision, len(term.roster.names()), generation, self._published, term.waiting_for, self._rejected.count
         )
 
+    @property
+    def rejected(self) -> int:
+        """Values that did not fit, in all its terms."""
+        return self._rejected.count
+
     def _set(self, revision: int) -> None:
         with self._condition:
             self._revision = revision

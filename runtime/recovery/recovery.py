@@ -26,6 +26,7 @@ from reknit.runtime.recovery.decision import Reaction, reaction
 from reknit.runtime.recovery.evidence import Evidence
 from reknit.runtime.recovery.formation import Formation, FormationError, FormationId
 from reknit.runtime.recovery.groups import Groups
+from reknit.runtime.recovery.passage import Passage
 from reknit.runtime.recovery.phase import PATIENT, Phase
 from reknit.runtime.recovery.settling import Event, IncompleteError, TellCommitted, compare, settle
 from reknit.runtime.recovery.state import State
@@ -77,6 +78,7 @@ class Recovery:
         self._changed = threading.Condition()
         self._newest: View | None = None
         self._heard = 0.0  # when the newest plan came
+        self._passage = Passage()
         self._groups: Groups | None = None
         self._formation: Formation | None = None
         self._retired: list[ReplicaRounds] = []
@@ -88,12 +90,13 @@ class Recovery:
 
     # ---------------------------------------------------------------- what the reactor thread calls
 
-    def hear(self, view: View) -> None:
-        """A plan has come from the agent."""
+    def hear(self, view: View, seen: float | None = None) -> None:
+        """A plan has come from the agent, which had `seen` it at that time (time.monotonic)."""
         with self._changed:
             if self._newest is not None and view.generation <= self._newest.generation:
                 return
             self._newest, self._heard = view, time.monotonic()
+            self._passage.hear(seen)
             self._react()
             self._changed.notify_all()
 
@@ -183,6 +186,7 @@ class Recovery:
                 self._phase.enter("connect", PATIENT)
                 injection.reach("connect", self.state.step)
                 self._connect(groups)
+                self._passage.connected()
                 self._phase.enter("compare", PATIENT)
                 injection.reach("compare", self.state.step)
                 version, rows = compare(groups, self.state)
@@ -216,6 +220,7 @@ class Recovery:
             self._left = max(self._left, groups.generation)
             torn = self._is_torn(groups, error)
             nothing_newer = self.known <= groups.generation
+            self._passage.leave(unexpected=nothing_newer)
             late = not nothing_newer and time.monotonic() - self._heard > LATE_SECONDS
         if nothing_newer:
             groups.gather_evidence()
@@ -286,6 +291,7 @@ class Recovery:
                             self._groups = Groups(view, self.name)
                             return self._groups
                         self._left, self._placed = view.generation, False
+                        self._passage.forget()
                         self._report_left(0, 0, "the plan has no place for this worker", Evidence())
                 self._phase.enter("waiting for a plan", PATIENT)
                 self._changed.wait()
@@ -358,6 +364,7 @@ class Recovery:
             replica=groups.replica.slot,
             replicas=len(groups.view.peers),
             step=self.state.step,
+            phases=self._passage.arrive(behind=self.known > groups.generation),
             **footprint(),
         )
 

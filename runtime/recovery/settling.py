@@ -15,6 +15,7 @@ import torch
 from reknit.rendezvous.records import Version
 from reknit.runtime import injection
 from reknit.runtime.communicator.communicator import Communicator
+from reknit.runtime.errors import Interrupted
 from reknit.runtime.recovery.decision import Row, Settling, decide, holders, settling
 from reknit.runtime.recovery.groups import Groups
 from reknit.runtime.recovery.healing import Exchange, Received
@@ -129,7 +130,11 @@ def _restore(groups: Groups, version: Version, checkpoints: Checkpoints | None, 
 
 def _be_healed(groups: Groups, state: State, version: Version, exchange: Exchange, event: Event) -> None:
     state.forget()
-    received = exchange.be_served(version, state.partial, state.keep_partial)
+    try:
+        received = exchange.be_served(version, state.partial, state.keep_partial)
+    except Interrupted as error:
+        event("heal_failed", step=version.step, reason=str(error))
+        raise
     state.unpack(received.state, version, groups.generation)
     names = [peer.place.name.worker_id for peer in groups.view.peers]
     _tell_of_damage(received, names)

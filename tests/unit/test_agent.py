@@ -41,7 +41,7 @@ def test_what_a_dropped_worker_had_still_said_is_left_alone(desk: Desk) -> None:
 
 def test_a_worker_whose_words_cannot_be_handled_is_dropped_and_the_others_are_heard(desk: Desk) -> None:
     bad, good = desk.attach(peer("w0", 1)), desk.attach(peer("w1", 2))
-    desk.agent.station.metrics.observe = _fail  # type: ignore[method-assign,assignment]
+    desk.agent.station.recording.told = _fail  # type: ignore[method-assign,assignment]
     desk.say(bad, type="event", event="committed", t=1.0, generation=1)
     assert [dropped for dropped, _ in desk.dropped] == [bad]
     desk.say(good, type="built")
