@@ -43,8 +43,8 @@ from reknit.runtime.settings import WorkerSettings
 from reknit.runtime.supervisor.restart import EXIT_RESTART
 from reknit.runtime.telling import Telling
 from reknit.runtime.timekeeping import Timekeeper
+from reknit.runtime.torch_groups import Grouped, TorchGroups
 from reknit.runtime.trained import Trained
-from reknit.runtime.whereabouts import Whereabouts
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ def joined() -> Job | None:
     return _job
 
 
-class Job(Whereabouts):
+class Job(Grouped):
     """A worker's hold on its job.  Made by `join`."""
 
     def __init__(self) -> None:
@@ -115,6 +115,7 @@ class Job(Whereabouts):
         self._pulse: Pulse | None = None
         self._departure = Departure(self._ask_to_leave)
         self.checkpoints: Checkpoints | None = None
+        self.torch_groups = TorchGroups(self)
 
     # ---------------------------------------------------------------- attaching
 
@@ -196,6 +197,7 @@ class Job(Whereabouts):
             self.ending.exit_waiting(LOST)
         if self.checkpoints is not None:
             self.checkpoints.after_entering(groups)
+        self.torch_groups.renew(groups)
         return groups
 
     # ---------------------------------------------------------------- what the script sets up

@@ -6,10 +6,36 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from reknit.runtime.attempt import AttemptError
-from reknit.runtime.recovery.gradients import Reduction
+from reknit.runtime.elastic_group import ElasticGroup
+from reknit.runtime.recovery.gradients import Reduction, Summer
 from reknit.runtime.recovery.state import State
+
+
+class SelfReduced:
+    """Parameters whose module reduces their gradients over the job's data group by itself, as torch's DDP does."""
+
+    error = None
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        self._parameters = parameters
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        """All of them."""
+        return iter(self._parameters)
+
+    def begin(self, summer: Summer) -> None:
+        """A new attempt: nothing of an earlier one is left."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def arm(self, last_backward: bool) -> None:
+        """That is the script's business: `no_sync`."""
+
+    def finish(self) -> None:
+        """They are reduced."""
 
 
 class Trained:
@@ -18,7 +44,7 @@ class Trained:
     def __init__(self, state: State) -> None:
         self._state = state
         self._overlapped: list[torch.nn.Module] = []
-        self._made: list[Reduction] | None = None
+        self._made: list[Reduction | SelfReduced] | None = None
         self._checked: set[int] = set()  # optimizers whose parameters and registration have been looked at
 
     def overlap(self, module: torch.nn.Module) -> None:
@@ -30,14 +56,17 @@ class Trained:
         """Something was registered."""
         self._made = None
 
-    def reductions(self) -> Iterator[Reduction]:
+    def reductions(self) -> Iterator[Reduction | SelfReduced]:
         """Of all the parameters: first what is reduced during the backward pass, then the rest."""
         if self._made is None:
             overlapped = [p for module in self._overlapped for p in module.parameters()]
-            known = {id(p) for p in overlapped}
+            own = {id(p): p for module in self._state.modules() for p in _reduced_by_itself(module)}
+            known = {id(p) for p in overlapped} | own.keys()
             others = {id(p): p for m in self._state.modules() for p in m.parameters() if id(p) not in known}
             parts = [(overlapped, True), (list(others.values()), False)]
             self._made = [Reduction(parameters, overlap) for parameters, overlap in parts if parameters]
+            if own:
+                self._made.append(SelfReduced(list(own.values())))
         return iter(self._made)
 
     def check(self, optimizer: torch.optim.Optimizer, scheduler: Any, scaler: Any) -> None:
@@ -60,3 +89,9 @@ class Trained:
                 "gradients: register their module, or pass it through job.data_parallel"
             )
         self._checked.add(id(optimizer))
+
+
+def _reduced_by_itself(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
+    for part in module.modules():
+        if isinstance(part, DistributedDataParallel) and isinstance(part.process_group, ElasticGroup):
+            yield from part.parameters()

@@ -92,7 +92,7 @@ class ElasticJob:
 
 def joined() -> JobLike | None:
     """The job of this process, None if it has not joined one."""
-    return jobs.joined()  # type: ignore[return-value]
+    return jobs.joined()
 
 
 def check_sizes(job: JobLike, model: int, topology: ProcessTopology | None) -> None:

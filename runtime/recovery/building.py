@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from reknit.rendezvous.codec import split_address
-from reknit.rendezvous.records import Name
+from reknit.rendezvous.records import Axes, Coordinate, Name
 from reknit.runtime.communicator.communicator import Communicator
 from reknit.runtime.errors import Interrupted
 from reknit.runtime.recovery.control import ReplicaRounds
@@ -23,6 +23,7 @@ class Wiring(Protocol):
 
     pipe_backend: str
     device: torch.device
+    axes: Axes
 
     def connect(
         self, address: tuple[str, int], prefix: str, rank: int, size: int, cancelled: threading.Event
@@ -52,15 +53,32 @@ class Builder:
         """The replica's default group, anew."""
         places, rounds = groups.replica.places, groups.rounds
         assert rounds is not None
-        return form(
+
+        def connect(prefix: str, ranks: Sequence[int], cancelled: threading.Event | None) -> Communicator:
+            return self._build_part(groups, prefix, ranks, cancelled)
+
+        formation = form(
             groups.replica,
             groups.generation,
             groups.coordinate,
             self._wiring.pipe_backend,
-            lambda prefix: self._build(groups, places[0].address, prefix, groups.coordinate, groups.replica.names),
+            connect,
             lambda: self._wiring.nccl_store(split_address(places[0].address)[0], rounds, groups.coordinate),
             self._wiring.device,
         )
+        try:
+            formation.make_lines(self._wiring.axes.pipe, self._wiring.axes.model)
+        except BaseException:
+            formation.end()
+            raise
+        return formation
+
+    def connect_ends(self, groups: Groups) -> Communicator:
+        """The first and last stage of this replica, at model 0: those two call it.  It ends with the generation."""
+        ends = [0, self._wiring.axes.index(Coordinate(self._wiring.axes.pipe - 1, 0))]
+        made = self._build_part(groups, f"ends/{groups.generation}/{groups.replica.slot}", ends)
+        groups.add(made)
+        return made
 
     def _connect_data(self, groups: Groups) -> None:
         prefix = f"data/{groups.generation}/{groups.coordinate}"
@@ -76,10 +94,26 @@ class Builder:
         communicator = self._build(groups, places[0].address, prefix, groups.coordinate, groups.replica.names)
         groups.rounds = ReplicaRounds(communicator)
 
-    def _build(self, groups: Groups, address: str, prefix: str, rank: int, names: Sequence[Name]) -> Communicator:
+    def _build_part(
+        self, groups: Groups, prefix: str, ranks: Sequence[int], cancelled: threading.Event | None = None
+    ) -> Communicator:
+        """A group of some members of the replica."""
+        places = [groups.replica.places[rank] for rank in ranks]
+        names = [place.name for place in places]
+        return self._build(groups, places[0].address, prefix, names.index(groups.name), names, cancelled)
+
+    def _build(
+        self,
+        groups: Groups,
+        address: str,
+        prefix: str,
+        rank: int,
+        names: Sequence[Name],
+        cancelled: threading.Event | None = None,
+    ) -> Communicator:
         """One group of `names`, the first of whom serves the meeting at `address`."""
         try:
-            return self._wiring.connect(split_address(address), prefix, rank, len(names), groups.cancelled)
+            return self._wiring.connect(split_address(address), prefix, rank, len(names), cancelled or groups.cancelled)
         except Interrupted as error:
             groups.evidence.add(error, names)
             raise

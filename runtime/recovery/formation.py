@@ -1,8 +1,8 @@
 """The default process group of one replica: made once per formation, left alone while the formation stands.
 
 With gloo it is an interruptible communicator underneath, registered as torch's default group through torch's own
-extension point for backends, so that pipelines and everything else in torch find it.  With NCCL it is torch's own, on a
-fresh prefix, aborted when its formation ends.
+extension point for backends, so that pipelines and everything else in torch find it; so is every other group that is
+made over it.  With NCCL they are torch's own, on a fresh prefix, aborted when their formation ends.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ import datetime
 import itertools
 import logging
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from reknit.rendezvous.errors import ReknitError
+from reknit.rendezvous.layout import job_layout
 from reknit.rendezvous.records import Name, Replica
 from reknit.runtime.communicator.communicator import Communicator
 from reknit.runtime.errors import Interrupted
@@ -27,6 +30,11 @@ log = logging.getLogger(__name__)
 BACKEND = "reknit"
 _serial = itertools.count(1)
 _adopting: list[dist.ProcessGroupGloo] = []
+_standing: list[Formation] = []  # the one whose default group is torch's, if it is a communicator
+
+ConnectPart = Callable[[str, Sequence[int], "threading.Event | None"], Communicator]
+"""Build a gloo group of these ranks of a replica under this prefix, until cancelled, by the end of the generation in
+which the formation is made if nothing is given for it.  Raises Interrupted."""
 
 
 class FormationError(ReknitError):
@@ -56,12 +64,19 @@ class FormationId:
 
 @dataclass
 class Formation:
-    """A replica's own groups.  `communicator` is what is under `group` with gloo and two members or more."""
+    """A replica's own groups.  `communicator` is what is under `group` with gloo and two members or more.
+
+    `parts` are under the groups that were made over it; `lines` are its process groups along `pipe` and `model`.
+    """
 
     identity: FormationId
     rank: int
     group: dist.ProcessGroup | None
     communicator: Communicator | None
+    connect: ConnectPart | None = None
+    parts: list[Communicator] = field(default_factory=list)
+    lines: dict[str, Any] = field(default_factory=dict)
+    cancelled: threading.Event | None = None
     serial: int = field(default_factory=lambda: next(_serial))
     ended: bool = False
 
@@ -75,6 +90,10 @@ class Formation:
         if self.ended:
             return
         self.ended = True
+        if self.cancelled is not None:
+            self.cancelled.set()
+        for part in list(self.parts):
+            part.interrupt()
         if self.communicator is not None:
             self.communicator.interrupt()
         elif self.group is not None and len(self.identity.names) > 1:
@@ -83,11 +102,45 @@ class Formation:
     def end(self) -> None:
         """Interrupt, and take the groups apart."""
         self.interrupt()
+        _standing.clear()
+        self.lines.clear()
         if self.group is not None and dist.is_initialized():  # an abort has taken it apart already
             dist.destroy_process_group()
         if self.communicator is not None:
             self.communicator.close()
+        for part in self.parts:
+            part.close()
         self.group = self.communicator = None
+
+    def stand(self) -> None:
+        """It is made: from now on it outlives the generation."""
+        self.cancelled = threading.Event()
+
+    def make_lines(self, pipe: int, model: int) -> None:
+        """Make the process groups along both axes, on every member alike.  Raises Interrupted."""
+        layout = job_layout(1, pipe, model)
+        for axis in ("pipe", "model"):
+            if layout.size(axis) == layout.world_size:
+                self.lines[axis] = self.group
+            elif layout.size(axis) > 1:
+                made = [dist.new_group(list(ranks)) for ranks in layout.groups(axis)]
+                self.lines[axis] = made[layout.group_index(self.rank, axis)]
+
+    def line(self, axis: str) -> Any:
+        """The process group along an axis.  One of this worker alone is made when it is first asked for."""
+        if axis not in self.lines:
+            self.lines[axis] = dist.new_group([self.rank], use_local_synchronization=True)
+        return self.lines[axis]
+
+    def make_part(self, name: str, ranks: Sequence[int]) -> Communicator:
+        """The communicator under a group of these ranks.  Raises Interrupted."""
+        assert self.connect is not None
+        members = "-".join(map(str, ranks))
+        part = self.connect(f"part/{self.identity.formed}/{self.identity.slot}/{name}/{members}", ranks, self.cancelled)
+        self.parts.append(part)
+        if self.ended:  # it may have come too late to be seen by the interrupt
+            part.interrupt()
+        return part
 
     def peers_gone(self) -> list[int]:
         """Members whose connections are closed; with NCCL that is not known."""
@@ -140,13 +193,21 @@ def _world() -> dist.ProcessGroup:
 
 def _register_backend() -> None:
     if BACKEND.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(BACKEND, _adopted, devices=["cpu"])
+        dist.Backend.register_backend(BACKEND, _adopted, extended_api=True, devices=["cpu"])
 
 
-def _adopted(store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> dist.ProcessGroupGloo:
-    if not _adopting:
-        raise RuntimeError("a group on reknit's backend is made by reknit, at each formation; use backend='gloo'")
-    return _adopting[-1]
+def _adopted(options: Any, _: Any) -> dist.ProcessGroupGloo:
+    """What is under a process group: torch asks, with what it knows of the group."""
+    if _adopting:
+        return _adopting[-1]
+    if not _standing:
+        raise RuntimeError("a group on reknit's backend is made within a replica, while its formation stands")
+    backend = None
+    if options.group_size > 1:
+        backend = _standing[-1].make_part(options.group_id, options.global_ranks_in_group).backend
+    if backend is None:
+        backend = dist.ProcessGroupGloo(dist.HashStore(), 0, 1, datetime.timedelta(seconds=10))
+    return backend
 
 
 def form(
@@ -154,11 +215,11 @@ def form(
     generation: int,
     rank: int,
     backend: str,
-    connect: Callable[[str], Communicator],
+    connect: ConnectPart,
     nccl_store: Callable[[], dist.Store],
     device: torch.device,
 ) -> Formation:
-    """Make the groups of a formation in `generation`.  `connect` builds a gloo group.  Raises Interrupted."""
+    """Make the default group of a formation in `generation`.  Raises Interrupted."""
     identity = FormationId.of(replica)
     if dist.is_initialized():
         raise FormationError(
@@ -176,9 +237,11 @@ def form(
         except RuntimeError as error:  # torch's own errors of stores and backends are RuntimeErrors
             raise Interrupted(f"NCCL's group {prefix} was not built: {error}", group=prefix, rank=rank) from None
         return Formation(identity, rank, _world(), None)
-    communicator = connect(prefix)
+    communicator = connect(prefix, range(len(replica.places)), None)
     try:
-        return Formation(identity, rank, adopt(communicator), communicator)
+        formation = Formation(identity, rank, adopt(communicator), communicator, connect)
     except BaseException:
         communicator.close()
         raise
+    _standing[:] = [formation]
+    return formation

@@ -35,6 +35,7 @@ class Groups:
     verify_every: int = 0  # how often all of the job compare their states in this generation
     excused: int = 0  # the step at which they do not, as somebody was healed for what was found there
     evidence: Evidence = field(default_factory=Evidence)
+    others: list[Communicator] = field(default_factory=list)  # what else was built, and ends with it
 
     @property
     def generation(self) -> int:
@@ -71,13 +72,26 @@ class Groups:
         """This generation is over (rules 6 and 7).  Called with the lock of `Recovery` held, from any thread."""
         self.urgent = True
         self.cancelled.set()
-        if self.data is not None:
-            self.data.interrupt()
+        for communicator in (self.data, *self.others):
+            if communicator is not None:
+                communicator.interrupt()
         if formation_over:
             if self.rounds is not None:
                 self.rounds.interrupt()
             if self.formation is not None:
                 self.formation.interrupt()
+
+    def add(self, communicator: Communicator) -> None:
+        """Let a communicator end with this generation."""
+        self.others.append(communicator)
+        if self.urgent:  # it may have come too late to be seen by the interrupt
+            communicator.interrupt()
+
+    def close(self) -> None:
+        """Close what is between replicas, and what was added."""
+        for communicator in (self.data, *self.others):
+            if communicator is not None:
+                communicator.close()
 
     def gather_evidence(self) -> None:
         """Ask every group whose connections are closed.  Ask early: those who leave close theirs, too."""

@@ -17,6 +17,7 @@ from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.parts import View
 from reknit.rendezvous.records import FINISHED, LOST, Name
 from reknit.runtime import injection
+from reknit.runtime.communicator.communicator import Communicator
 from reknit.runtime.errors import Interrupted
 from reknit.runtime.process import footprint
 from reknit.runtime.recovery import settling
@@ -199,6 +200,10 @@ class Recovery:
             except (Interrupted, IncompleteError) as error:
                 self.leave(error, comparing=groups.entered)
 
+    def connect_ends(self, groups: Groups) -> Communicator:
+        """First and last stage of this replica, for this generation: those two call it, and wait for each other."""
+        return self._builder.connect_ends(groups)
+
     def wait_for_newer(self, generation: int, timeout: float | None = None) -> None:
         """Wait until a plan newer than `generation` is known."""
         with self._changed:
@@ -232,8 +237,7 @@ class Recovery:
             for rounds in self._retired[:-RETIRED]:
                 rounds.close()
             del self._retired[:-RETIRED]
-        if groups.data is not None:
-            groups.data.close()
+        groups.close()
         incomplete = isinstance(error, IncompleteError)
         if self.checkpoints is not None and (incomplete or (comparing and nothing_newer)):
             self.checkpoints.tell()  # somebody may have found that the leader has to go back to one
@@ -334,6 +338,7 @@ class Recovery:
         self._end_formation()
         formation = self._builder.form(groups)
         with self._changed:
+            formation.stand()
             self._formation = formation
 
     def _end_formation(self) -> None:

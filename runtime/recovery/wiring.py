@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from reknit.rendezvous.errors import ReknitError
+from reknit.rendezvous.records import Axes
 from reknit.runtime.communicator.communicator import Communicator
 from reknit.runtime.communicator.sockets import KeepAlive
 from reknit.runtime.recovery.control import ReplicaRounds
@@ -21,12 +22,14 @@ class Wiring:
     def __init__(self) -> None:
         self.pipe_backend = "gloo"
         self.device = torch.device("cpu")
+        self.axes = Axes()
         self.connect_timeout = 10.0
         self._settings: WorkerSettings | None = None
 
     def configure(self, settings: WorkerSettings, pipe_backend: str, device: torch.device) -> None:
         """Take over what the agent said."""
         self._settings, self.pipe_backend, self.device = settings, pipe_backend, device
+        self.axes = settings.axes
         self.connect_timeout = settings.connect
 
     def connect(

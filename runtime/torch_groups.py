@@ -1,0 +1,170 @@
+"""A job's process groups, as torch takes them: across replicas, at both ends of all pipelines, within the replica."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from reknit.rendezvous.layout import Layout, job_layout, seen_from
+from reknit.runtime.attempt import AttemptError
+from reknit.runtime.communicator.collectives import Collectives
+from reknit.runtime.communicator.communicator import Communicator
+from reknit.runtime.communicator.paired import Paired
+from reknit.runtime.elastic_group import ElasticGroup, register
+from reknit.runtime.errors import Interrupted
+from reknit.runtime.recovery.groups import Groups
+from reknit.runtime.whereabouts import Whereabouts
+
+if TYPE_CHECKING:
+    from reknit.runtime.job import Job
+
+
+class _Present:
+    """Where an elastic group's operations go: to this worker alone before its first generation, then to the present's.
+
+    Alone, since nobody else is at the same point of a script that has just started: what a constructor compares or
+    broadcasts then is made equal by healing.
+    """
+
+    def __init__(self, job: Job, name: str, choose: Callable[[Groups], Collectives]) -> None:
+        self._job, self._choose = job, choose
+        self._alone = Communicator(None, name=name, rank=0, size=1)
+        self._name = name
+        self._last = 0, 1
+        self._of: Groups | None = None
+        self._chosen: Collectives = self._alone
+
+    def communicator(self) -> Collectives:
+        """The present one; Interrupted between generations."""
+        groups = self._job.recovery.groups
+        if groups is None:
+            if not self._job.built:
+                return self._alone
+            raise Interrupted(
+                f"group {self._name}: this worker is between two generations; the next attempt brings it to the next",
+                group=self._name,
+                rank=self._last[0],
+            )
+        if groups is not self._of:
+            self._chosen = self._choose(groups)
+            self._of, self._last = groups, (self._chosen.rank, self._chosen.size)
+        return self._chosen
+
+    def place(self) -> tuple[int, int]:
+        """Rank and size at present, or when last there was a communicator."""
+        return self._last
+
+    def renew(self, rank: int, size: int) -> None:
+        """A generation has been entered, in which this is the place."""
+        self._last = rank, size
+
+    def will_tell(self) -> bool:
+        """Whether an attempt is under way: its vote fails if any operation has."""
+        return self._job._in_attempt
+
+
+class TorchGroups:
+    """The groups of one job.  Each is made when it is first asked for, and the same object ever after.
+
+    torch knows their members by numbers that begin at this replica: see `layout.seen_from`.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._made: dict[str, tuple[ElasticGroup, _Present]] = {}
+
+    @property
+    def data(self) -> ElasticGroup:
+        """All that have this worker's coordinate."""
+        return self._get("data", _data_of)
+
+    @property
+    def ends(self) -> ElasticGroup | None:
+        """First and last stage at model 0 of all replicas; None for others.  With one stage, the data group."""
+        job = self._job
+        if job.pipeline_size == 1:
+            return self.data
+        if job.coordinate.model or job.coordinate.pipe not in (0, job.pipeline_size - 1):
+            return None
+        return self._get("ends", lambda groups: Paired(_data_of(groups), job.recovery.connect_ends(groups)))
+
+    def renew(self, groups: Groups) -> None:
+        """Tell torch who is in the groups now.  After each entry, since it forgets all when a formation ends."""
+        layout = job_layout(len(groups.peers), self._job.pipeline_size, self._job.model_size)
+        own = layout.rank(data=groups.data_rank, **self._job.coordinate._asdict())
+        for kind, (group, present) in self._made.items():
+            members = _members(layout, kind, own)
+            present.renew(members.index(own), len(members))
+            register(group, {seen_from(layout, rank, groups.data_rank): i for i, rank in enumerate(members)})
+
+    def _get(self, kind: str, choose: Callable[[Groups], Collectives]) -> ElasticGroup:
+        if kind not in self._made:
+            present = _Present(self._job, kind, choose)
+            self._made[kind] = ElasticGroup(f"reknit_{kind}", present), present
+            groups = self._job.recovery.groups
+            if groups is not None:
+                self.renew(groups)
+            else:
+                register(self._made[kind][0], {self._job._coordinate_index: 0})
+        return self._made[kind][0]
+
+
+class Grouped(Whereabouts):
+    """The part of a job that hands out its process groups."""
+
+    torch_groups: TorchGroups
+    _in_attempt: bool
+
+    @property
+    def data_group(self) -> ElasticGroup:
+        """The process group of all that hold this worker's coordinate: one object, whoever comes or goes.
+
+        Whatever takes a group in torch takes it.  Its operations act on the present generation; one that a change of
+        members ends raises Interrupted, which an attempt swallows: so use it in an attempt.  Until this worker has
+        entered its first generation it is alone in it.  torch's DistributedDataParallel over it needs
+        `find_unused_parameters=True`, as it orders its gradients otherwise in a process that has just started, and
+        `no_sync()` for all shards but the last of an attempt; it averages: multiply the loss by `job.replicas`.
+        """
+        return self.torch_groups.data
+
+    @property
+    def io_group(self) -> ElasticGroup | None:
+        """First and last stage (at model 0) of all replicas, likewise; None for a worker that is in neither.
+
+        With several stages it has barrier, broadcast, reduce, all_reduce and all_gather.
+        """
+        return self.torch_groups.ends
+
+    def replica_group(self, axis: str) -> Any:
+        """The process group along `pipe` or `model` within the replica.  It lives as long as the formation."""
+        self._present()
+        formation = self.recovery.formation
+        assert formation is not None
+        return formation.line(axis)
+
+    def reinit(self) -> None:
+        """Leave this generation if it is over, broken or no longer the newest, and enter the present one.
+
+        Nothing happens if it stands.  A training loop of attempts does this by itself; AttemptError within one.
+        """
+        if self._in_attempt:
+            raise AttemptError("an attempt ends by itself when members change: call job.reinit between two, or never")
+        groups = self.recovery.groups
+        if groups is not None:
+            assert groups.data is not None
+            if groups.urgent or groups.data.broken or self.recovery.known > groups.generation:
+                self.recovery.leave(Interrupted("the script reinits", group=groups.data.name, rank=groups.data_rank))
+        self._present()
+
+
+def _data_of(groups: Groups) -> Collectives:
+    assert groups.data is not None
+    return groups.data
+
+
+def _members(layout: Layout, kind: str, own: int) -> tuple[int, ...]:
+    if kind == "data":
+        return layout.group_of(own, "data")
+    members = layout.io_group_of(own)
+    assert members is not None
+    return members
