@@ -18,6 +18,7 @@ import pytest
 from reknit.rendezvous.accusation import Accusation, AgentRecord, decode_accusation, encode_accusation, encode_agent
 from reknit.rendezvous.codec import decode_member, encode_member, encode_spec
 from reknit.rendezvous.errors import Deposed, StoreRefused
+from reknit.rendezvous.jobs import jobs_in
 from reknit.rendezvous.keys import Assignment, Keys, encode_assignment
 from reknit.rendezvous.leader.chunks import OPERATIONS
 from reknit.rendezvous.leader.leader import Leader
@@ -57,6 +58,7 @@ from reknit.rendezvous.store.etcd import EtcdStore
 from reknit.rendezvous.store.etcd_messages import etcd3
 from reknit.rendezvous.store.memory import MemoryStore
 from reknit.rendezvous.store.protocol import Lease, Put, Store
+from reknit.rendezvous.whole_job import JobRecords
 
 DeposedEvent = session_events.Deposed
 
@@ -1182,3 +1184,37 @@ def test_from_a_loss_to_the_news_of_the_next_plan(etcd: EmbeddedEtcd) -> None:
         world.close()
         for store in stores:
             store.close()
+
+
+# ---------------------------------------------------------------- several jobs, and what a generation leaves
+
+
+def test_two_jobs_in_one_store_do_not_see_each_other(world: World, wait_until: Callable[..., None]) -> None:
+    """Agents and workers of the same names; one job's name begins with the other's."""
+    other = World(world._open_store)
+    other.job, other.keys = f"{world.job}0", Keys(f"{world.job}0")
+    try:
+        for job in (world, other):
+            job.spec(2)
+            agent = job.agent()
+            led(agent)
+            for number in (1, 2):
+                agent.session.set_member(member(number))
+        heads = [seen(job.agents[0], 1) for job in (world, other)]
+        assert [head.replicas for head in heads] == [2, 2]
+        before = {entry.key: entry.mod_revision for entry in other.store.list(other.keys.prefix).entries}
+        world.agents[0].session.bury("w1")
+        seen(world.agents[0], 2)
+        world.agents[0].session.note_gap(2, 0.25)
+
+        def gaps() -> list[float | None]:
+            return [record.gap for record in JobRecords(world.store, world.keys, Rejected(logger)).history()]
+
+        wait_until(lambda: gaps() == [None, 0.25])
+        world.agents[0].close()
+        after = {entry.key: entry.mod_revision for entry in other.store.list(other.keys.prefix).entries}
+        assert after == before
+        assert other.agents[0].heads() == [heads[1]]
+        assert jobs_in(world.store)[-2:] == [world.job, other.job]
+    finally:
+        other.close()
