@@ -21,7 +21,7 @@ from kubernetes_validate.utils import all_versions
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 OLDEST = (1, 29)  # the first whose native sidecars need no feature gate
-VERSIONS = [version for version in all_versions() if tuple(map(int, version.split(".")[:2])) >= OLDEST]
+VERSIONS = [v for v in dict.fromkeys(all_versions()) if tuple(map(int, v.split(".")[:2])) >= OLDEST]
 AFTER_DEADLINE = 15.0  # seconds: ends whoever has not left by the drain's deadline, and then the agent itself
 
 Manifest = dict[str, Any]
@@ -166,14 +166,17 @@ def environment(
     """A container's variables, as the kubelet would set them."""
     values: dict[str, str] = {}
     its = container(manifests, name)
-    for source in its.get("envFrom", []):
-        wanted = source["configMapRef"]["name"]
+    for origin in its.get("envFrom", []):
+        wanted = origin["configMapRef"]["name"]
         maps = [m for m in manifests if m["kind"] == "ConfigMap" and m["metadata"]["name"] == wanted]
         assert maps, f"container {name} takes its variables from {wanted}, which does not exist"
         values.update(maps[0]["data"])
     fields = {"metadata.name": pod_name, "status.podIP": address}
     for variable in its.get("env", []):
-        text = variable["value"] if "value" in variable else fields[variable["valueFrom"]["fieldRef"]["fieldPath"]]
+        source = variable.get("valueFrom", {})
+        text = variable["value"] if "value" in variable else "secret"
+        if "fieldRef" in source:
+            text = fields[source["fieldRef"]["fieldPath"]]
         for known, value in values.items():
             text = text.replace(f"$({known})", value)
         values[variable["name"]] = text
