@@ -33,6 +33,14 @@ class Family(NamedTuple):
         return f"{PREFIX}{self.name}{'_total' if self.kind == COUNTER else ''}"
 
 
+class Sample(NamedTuple):
+    """A number that is known only when it is asked for: of the family `name`, with these label values."""
+
+    name: str
+    labels: tuple[str, ...]
+    value: float
+
+
 def _each(*values: str) -> tuple[tuple[str, ...], ...]:
     return tuple((value,) for value in values)
 

@@ -13,22 +13,14 @@ import logging
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from reknit.health.families import BUCKETS, BY_NAME, COUNTER, FAMILIES, HISTOGRAM, PREFIX, Family
+from reknit.health.families import BUCKETS, BY_NAME, COUNTER, FAMILIES, HISTOGRAM, PREFIX, Family, Sample
 
 log = logging.getLogger("reknit.agent")
-
-
-class Sample(NamedTuple):
-    """A number that is known only when it is asked for: of the family `name`, with these label values."""
-
-    name: str
-    labels: tuple[str, ...]
-    value: float
 
 
 Source = Callable[[], Iterable[Sample]]

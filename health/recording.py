@@ -8,60 +8,23 @@ for `samples`, which is called at a scrape.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from reknit.health.families import CAUSES, PHASES
-from reknit.health.ledger import DRAIN, REINIT, START, WAIT, Ledger
-from reknit.health.metrics import Metrics, Sample
+from reknit.health.families import PHASES, Sample
+from reknit.health.ledger import START, Ledger
+from reknit.health.metrics import Metrics
 from reknit.health.straggler import Stragglers
+from reknit.health.worker_record import WorkerRecord, amount, phase_word, slowdown_of, slowest_of
 
 log = logging.getLogger("reknit.agent")
 
 KEPT_SECONDS = 60.0  # for which the series of a worker that has left stay, to be scraped once more
+Fields = Mapping[str, Any]
+
 SIGNALS = frozenset({"SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGPWR", "SIGURG", "SIGXCPU"})
-LONG, SILENT = "long", "silent"
-
-# A phase in a worker's words, which may be the script's own, and in the metrics', which are few.
-PHASE_WORDS = {
-    "its start": "start",
-    "building its model": "build",
-    "waiting for a plan": "wait",
-    "connect": "connect",
-    "compare": "compare",
-    "heal": "heal",
-    "ready": "ready",
-    "forward and backward": "work",
-    "reduce": "reduce",
-    "vote": "vote",
-    "the optimizer's step": "optimizer",
-    "between attempts": "between",
-    "its end": "finish",
-    "writing the last checkpoint": "finish",
-}
-AT_WORDS = {START: "start", WAIT: "wait", DRAIN: "wait", REINIT: "reinit", "over": "finish"}
-
-
-@dataclass
-class _Worker:
-    """What is known of one worker.  `at` and `commit_at` are monotonic, `down_at` says since when it has no process."""
-
-    ledger: Ledger
-    at: float
-    pid: int | None = None
-    up: bool = False
-    placed: bool = False
-    step: int | None = None
-    commit_at: float | None = None
-    generation: int | None = None  # in which this process last committed
-    slowdown: float | None = None
-    phase: str | None = None  # as its newest pulse says
-    asked: bool = False  # to leave
-    down_at: float | None = None
 
 
 class Recording:
@@ -76,7 +39,7 @@ class Recording:
     ) -> None:
         self._metrics, self._stays, self._clock, self._wall = metrics, stays, clock, wall
         self._lock = threading.Lock()
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, WorkerRecord] = {}
         self._stragglers = Stragglers()
         self._kept = 0.0, 0.0  # productive and lost seconds of workers that are forgotten
         metrics.ask(self.samples)
@@ -118,11 +81,8 @@ class Recording:
         with self._lock:
             if (known := self._workers.get(worker)) is None:
                 return
-            if seconds <= 0:
-                known.phase, known.at = None, now
-                return
-            word = {LONG: "announced", SILENT: "silent"}.get(kind, PHASE_WORDS.get(phase, "other"))
-            known.phase, known.at = word, now - seconds
+            known.phase = phase_word(phase, kind) if seconds > 0 else None
+            known.at = now - seconds
 
     def notice(self, signal: str) -> None:
         """A signal has asked workers here to leave."""
@@ -161,7 +121,7 @@ class Recording:
                     known.asked = True
                 case "drained" if known is not None:
                     self._metrics.count("drains", "done")
-                    if (seconds := _amount(fields.get("seconds"))) is not None:
+                    if (seconds := amount(fields.get("seconds"))) is not None:
                         self._metrics.observe("drain_seconds", seconds)
                     known.ledger.end(moment)
                     self._down(worker, known, moment)
@@ -173,7 +133,9 @@ class Recording:
                 case _:
                     pass
 
-    def _on_committed(self, worker: str, known: _Worker, generation: int, fields: Mapping[str, Any], at: float) -> None:
+    def _on_committed(
+        self, worker: str, known: WorkerRecord, generation: int, fields: Mapping[str, Any], at: float
+    ) -> None:
         rolled = fields.get("rolled_forward") is True
         self._metrics.count("steps_committed", worker)
         if known.commit_at is not None and known.generation is not None and not rolled:
@@ -183,68 +145,77 @@ class Recording:
         if not rolled:
             known.commit_at, known.generation = at, generation
         known.phase, known.at = None, at
-        if (step := _amount(fields.get("step"))) is not None:
+        if (step := amount(fields.get("step"))) is not None:
             known.step = int(step)
         timing, known.slowdown = fields.get("timing"), slowdown_of(fields)
         if isinstance(timing, Mapping):
             self._see_timing(worker, known, timing, at)
 
-    def _see_timing(self, worker: str, known: _Worker, timing: Mapping[str, Any], at: float) -> None:
-        if (wait := _amount(timing.get("wait"))) is not None:
+    def _see_timing(self, worker: str, known: WorkerRecord, timing: Mapping[str, Any], at: float) -> None:
+        if (wait := amount(timing.get("wait"))) is not None:
             self._metrics.observe("reduce_wait_seconds", wait)
         name, ratio = slowest_of(timing)
         for sentence in self._stragglers.hear(worker, name, ratio, known.step or 0, at):
             log.info("%s", sentence)
 
-    def _on_retried(self, worker: str, known: _Worker, generation: int, fields: Mapping[str, Any], at: float) -> None:
+    def _on_retried(
+        self, worker: str, known: WorkerRecord, generation: int, fields: Mapping[str, Any], at: float
+    ) -> None:
         self._metrics.count("steps_retried", worker)
         known.ledger.left(at)
 
-    def _on_reinit_begin(self, worker: str, known: _Worker, generation: int, fields: Any, at: float) -> None:
+    def _on_reinit_begin(self, worker: str, known: WorkerRecord, generation: int, fields: Fields, at: float) -> None:
         known.ledger.must_leave(at)
 
-    def _on_reinit_done(self, worker: str, known: _Worker, generation: int, fields: Any, at: float) -> None:
+    def _on_reinit_done(self, worker: str, known: WorkerRecord, generation: int, fields: Fields, at: float) -> None:
         known.ledger.arrived(at)
         known.phase, known.at = None, at
-        phases = fields.get("phases")
-        for phase in PHASES if isinstance(phases, Mapping) else ():
-            if (seconds := _amount(phases.get(phase))) is not None:
+        told = fields.get("phases")
+        phases = told if isinstance(told, Mapping) else {}
+        for phase in PHASES:
+            if (seconds := amount(phases.get(phase))) is not None:
                 self._metrics.observe("reinit_seconds", seconds, phase)
 
-    def _on_healed(self, worker: str, known: _Worker, generation: int, fields: Mapping[str, Any], at: float) -> None:
-        if (count := _amount(fields.get("bytes"))) is not None:
+    def _on_healed(
+        self, worker: str, known: WorkerRecord, generation: int, fields: Mapping[str, Any], at: float
+    ) -> None:
+        if (count := amount(fields.get("bytes"))) is not None:
             self._metrics.count("heal_bytes", by=count)
-        if (seconds := _amount(fields.get("seconds"))) is not None:
+        if (seconds := amount(fields.get("seconds"))) is not None:
             self._metrics.observe("heal_seconds", seconds)
             known.ledger.healed(at, seconds)
 
-    def _on_heal_failed(self, worker: str, known: _Worker, generation: int, fields: Any, at: float) -> None:
+    def _on_heal_failed(self, worker: str, known: WorkerRecord, generation: int, fields: Fields, at: float) -> None:
         self._metrics.count("heal_failures")
 
-    def _on_restored(self, worker: str, known: _Worker, generation: int, fields: Mapping[str, Any], at: float) -> None:
-        if (seconds := _amount(fields.get("seconds"))) is not None:
+    def _on_restored(
+        self, worker: str, known: WorkerRecord, generation: int, fields: Mapping[str, Any], at: float
+    ) -> None:
+        if (seconds := amount(fields.get("seconds"))) is not None:
             known.ledger.healed(at, seconds)
 
     def _on_checkpoint(
-        self, worker: str, known: _Worker, generation: int, fields: Mapping[str, Any], at: float
+        self, worker: str, known: WorkerRecord, generation: int, fields: Mapping[str, Any], at: float
     ) -> None:
         self._metrics.count("checkpoints", by=fields.get("complete") is True)
-        if (paused := _amount(fields.get("paused"))) is not None:
+        if (paused := amount(fields.get("paused"))) is not None:
             known.ledger.paused(paused)
 
-    def _on_checkpoint_failed(self, worker: str, known: _Worker, generation: int, fields: Any, at: float) -> None:
+    def _on_checkpoint_failed(
+        self, worker: str, known: WorkerRecord, generation: int, fields: Fields, at: float
+    ) -> None:
         self._metrics.count("checkpoints_failed")
 
-    def _on_finished(self, worker: str, known: _Worker, generation: int, fields: Any, at: float) -> None:
+    def _on_finished(self, worker: str, known: WorkerRecord, generation: int, fields: Fields, at: float) -> None:
         known.ledger.end(at)
         known.phase, known.at = None, at
 
     # ---------------------------------------------------------------- within
 
-    def _began(self, worker: str, pid: Any, now: float, trains: bool) -> _Worker:
+    def _began(self, worker: str, pid: Any, now: float, trains: bool) -> WorkerRecord:
         known = self._workers.get(worker)
         if known is None:
-            known = self._workers[worker] = _Worker(Ledger(now), now, pid)
+            known = self._workers[worker] = WorkerRecord(Ledger(now), now, pid)
             known.ledger.begin(now, trains=trains)
             self._metrics.count("steps_committed", worker, by=0)
             self._metrics.count("steps_retried", worker, by=0)
@@ -258,7 +229,7 @@ class Recording:
         known.down_at = None
         return known
 
-    def _down(self, worker: str, known: _Worker, at: float) -> None:
+    def _down(self, worker: str, known: WorkerRecord, at: float) -> None:
         known.up, known.placed, known.slowdown, known.down_at, known.phase, known.at = False, False, None, at, None, at
         self._stragglers.forget(worker)
 
@@ -284,27 +255,8 @@ class Recording:
         now, wall = self._clock(), self._wall()
         with self._lock:
             self._forget(now)
-            found = [sample for worker, known in self._workers.items() for sample in self._of(worker, known, now, wall)]
+            found = [sample for worker, known in self._workers.items() for sample in known.samples(worker, now, wall)]
         yield from found
-
-    def _of(self, worker: str, known: _Worker, now: float, wall: float) -> Iterator[Sample]:
-        name, ledger = (worker,), known.ledger
-        ledger.pass_time(now)
-        yield Sample("worker_up", name, known.up)
-        yield Sample("worker_placed", name, known.placed)
-        yield Sample("productive_seconds", name, ledger.productive)
-        for cause in CAUSES:
-            yield Sample("lost_seconds", (worker, cause), ledger.lost[cause])
-        if known.step is not None:
-            yield Sample("worker_step", name, known.step)
-        if known.commit_at is not None:
-            yield Sample("worker_last_commit_timestamp_seconds", name, wall - (now - known.commit_at))
-        if known.slowdown is not None:
-            yield Sample("worker_slowdown_ratio", name, known.slowdown)
-        if known.up:
-            phase = known.phase or AT_WORDS.get(ledger.at, "training")
-            yield Sample("worker_phase", (worker, phase), 1)
-            yield Sample("worker_phase_seconds", name, max(0.0, now - known.at))
 
     def _forget(self, now: float) -> None:
         """Those who are down for long and do not come back."""
@@ -314,25 +266,3 @@ class Recording:
                 self._kept = self._kept[0] + ledger.productive, self._kept[1] + sum(ledger.lost.values())
                 del self._workers[worker]
                 self._metrics.forget(worker)
-
-
-def slowdown_of(committed: Mapping[str, Any]) -> float | None:
-    """How many times its coordinate's median a worker takes, as its event of a committed step says; None: unknown."""
-    timing = committed.get("timing")
-    return _amount(timing.get("slowdown")) if isinstance(timing, Mapping) else None
-
-
-def slowest_of(timing: Mapping[str, Any]) -> tuple[str | None, float]:
-    """Who is the slowest, and by how much, in the words of a worker."""
-    told = timing.get("slowest")
-    if not isinstance(told, list) or len(told) != 2 or not isinstance(told[0], str) or len(told[0]) > 300:
-        return None, 0.0
-    ratio = _amount(told[1])
-    return (told[0], ratio) if ratio is not None else (None, 0.0)
-
-
-def _amount(value: Any) -> float | None:
-    """A finite number from 0 that a metric can take; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if 0 <= value < 2**62 and math.isfinite(value) else None

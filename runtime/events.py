@@ -9,7 +9,8 @@ Every line has `t` (CLOCK_MONOTONIC seconds, comparable across the processes of 
     plan             reason, state, urgent, replicas, spares
     placed           replica, coordinate, formation
     reinit_begin     -
-    reinit_done      seconds, phases (seconds by name, of one that left a generation), formation, group, replica, replicas, step, fds, threads
+    reinit_done      seconds, phases (seconds by name, if it has left another generation), formation, group, replica,
+                     replicas, step, fds, threads
     healed           sources, bytes (that came now), kept (bytes from generations that broke), damaged (who sent chunks
                      that had to be sent again), seconds, step
     heal_failed      step, reason: it broke off, and is repeated

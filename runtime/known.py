@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from reknit.health.recording import slowdown_of
+from reknit.health.worker_record import slowdown_of
 from reknit.rendezvous.records import Stall
 from reknit.runtime.stalls import is_over
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from reknit import __version__
-from reknit.health.metrics import Sample
+from reknit.health.families import Sample
 from reknit.rendezvous.leader.leader import Leader
 from reknit.rendezvous.session.session import Session
 from reknit.rendezvous.store.protocol import Store

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from reknit.health.families import STATES
-from reknit.health.metrics import Metrics, Sample
+from reknit.health.families import STATES, Sample
+from reknit.health.metrics import Metrics
 from reknit.rendezvous.plan import runs
 from reknit.rendezvous.records import FINISHED, LOST, RUNNING, WAITING, Member, Name, Plan, Spec
 

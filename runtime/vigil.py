@@ -156,7 +156,9 @@ class Vigil:
         station = self._station
         stopped = {w.worker_id for w in self._attached() if w.pid is not None and is_stopped(_stat(w.pid))}
         workers, hang = station.workers.values(), station.config.ladder.hang
-        station.session.tell(show_of(station.config.agent, workers, stopped, hang, now))
+        productive, lost = station.recording.totals()
+        show = show_of(station.config.agent, workers, stopped, hang, now, productive=productive, lost=lost)
+        station.session.tell(show)
 
     def tell(self, judged: Judged) -> None:
         """As the leader this agent has found somebody slow or hung."""
