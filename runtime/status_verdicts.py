@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from reknit.health.straggler import RATIO
 from reknit.health.verdict import ALIVE, DRAINING, SLOW, Verdict, judge
 from reknit.rendezvous.looking import Sight
 from reknit.rendezvous.records import LONG, SILENT, Member, Name, Place, Plan, Stall
@@ -17,7 +18,6 @@ from reknit.rendezvous.view import Observed
 from reknit.runtime.judging import observe
 
 HEALING, UNKNOWN = "healing", "unknown"  # verdicts, beside those of health.verdict, LONG and SILENT
-SLOWDOWN = 1.5  # times the compute time of its group's median: slow
 QUIET = 3.0  # seconds: an agent that is looked at tells more often
 
 
@@ -99,6 +99,6 @@ def _by_word(name: Name, stall: Stall | None, shown: Shown | None, age: float | 
         return LONG, f"{name} has announced a long phase: {phase}"
     if kind == SILENT and shown is not None:
         return SLOW, f"{name} says nothing: {shown.phase}"
-    if shown is not None and shown.slowdown is not None and shown.slowdown >= SLOWDOWN:
+    if shown is not None and shown.slowdown is not None and shown.slowdown >= RATIO:
         return SLOW, f"{name} computes {shown.slowdown:.1f} times as long as its group's median"
     return (ALIVE, "") if shown is not None and age is not None else (UNKNOWN, "its agent has not told yet")
