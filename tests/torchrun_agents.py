@@ -27,6 +27,14 @@ class Step:
     master_port: str
 
 
+@dataclass(frozen=True)
+class Moment:
+    """When something was done to the agents (CLOCK_MONOTONIC seconds), and which workers there had been."""
+
+    t: float
+    pids: frozenset[int] = frozenset()
+
+
 class Agents:
     """Agents named 0, 1, …; leaving the `with` block ends them and their workers.
 
@@ -86,16 +94,24 @@ class Agents:
                 command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
             )
 
-    def kill_worker(self, name: int) -> float:
-        """SIGKILL to an agent's worker; returns the moment."""
-        _kill_worker(self.steps(name)[-1].pid)
-        return time.monotonic()
+    def now(self) -> Moment:
+        """The present, with the workers that there have been until now."""
+        pids = {step.pid for name in self._agents for step in self.steps(name)}
+        return Moment(time.monotonic(), frozenset(pids))
 
-    def kill_agent(self, name: int) -> float:
-        """SIGKILL to an agent and its worker, as if its host were lost; returns the moment."""
+    def kill_worker(self, name: int) -> Moment:
+        """SIGKILL to an agent's worker."""
+        before = self.now()
+        _kill_worker(self.steps(name)[-1].pid)
+        return before
+
+    def kill_agent(self, name: int) -> Moment:
+        """SIGKILL to an agent and its worker, as if its host were lost."""
+        before = self.now()
         self._agents[name].kill()
         self._agents[name].wait()
-        return self.kill_worker(name)
+        _kill_worker(self.steps(name)[-1].pid)
+        return before
 
     def finish(self, timeout: float) -> dict[int, int | None]:
         """Let all workers end; the agents' exit codes (None: it did not end within `timeout` seconds)."""
@@ -111,23 +127,26 @@ class Agents:
             return []
         return [Step(**json.loads(line)) for line in text[: text.rfind("\n") + 1].splitlines()]
 
-    def all_at(self, names: Iterable[int], world: int, since: float) -> float | None:
-        """When the last of these agents' workers made its first step in a world of this size after `since`."""
+    def back(self, names: Iterable[int], world: int, since: Moment) -> float | None:
+        """Seconds from then until fresh workers of all these agents had made a step in a world of this size."""
         firsts = [
-            next((step.t for step in self.steps(name) if step.t > since and step.world == world), None)
+            next((step.t for step in self.steps(name) if step.pid not in since.pids and step.world == world), None)
             for name in names
         ]
         known = [first for first in firsts if first is not None]
-        return max(known) if len(known) == len(firsts) else None
+        return max(known) - since.t if len(known) == len(firsts) else None
 
-    def wait_all_at(self, names: Sequence[int], world: int, since: float, timeout: float) -> float | None:
-        """The same, as soon as it has happened; None if that takes more than `timeout` seconds."""
-        deadline = time.monotonic() + timeout
-        while (moment := self.all_at(names, world, since)) is None and time.monotonic() < deadline:
+    def wait_back(self, names: Sequence[int], world: int, since: Moment, timeout: float) -> float | None:
+        """The same, as soon as it has happened; None if that takes more than `timeout` seconds, or all agents ended."""
+        while (seconds := self.back(names, world, since)) is None and time.monotonic() < since.t + timeout:
             if all(agent.poll() is not None for agent in self._agents.values()):
                 return None
             time.sleep(0.05)
-        return moment
+        return seconds
+
+    def ranks(self, names: Iterable[int]) -> dict[int, int]:
+        """The newest rank of each agent's worker."""
+        return {name: self.steps(name)[-1].rank for name in names}
 
     def log(self, name: int) -> Path:
         """Where an agent's output goes."""
