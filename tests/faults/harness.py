@@ -30,7 +30,7 @@ TRAIN_DATA, TRAIN_PIPE = SCRIPTS / "train_data.py", SCRIPTS / "train_pipe.py"
 EXAMPLES = ROOT / "deploy" / "examples"
 START_SECONDS = 60.0  # a busy machine imports torch for that long
 MARK = "TEST_RUN_OF_REKNIT"  # in the environment of everything that a run starts, so that it is found again
-LAST_STEPS = 100  # from the order to stop to the last step: every worker must have read it by then
+LAST_STEPS = 60  # from the order to stop to the last step: every worker must have read it by then
 
 
 class JobRun:

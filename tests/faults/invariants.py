@@ -172,11 +172,15 @@ def nobody_waits(events: Sequence[Event], seconds: float) -> None:
 
 
 def finished_alike(events: Iterable[Event], step: int, workers: int) -> None:
-    """3, at the end: `workers` processes finished at `step`, with one state a coordinate."""
+    """3, at the end: `workers` processes finished at one step, with one state a coordinate.
+
+    `step` is where they were told to; on a busy machine they may have been beyond it when the order came.
+    """
     finished = list(of(events, "finished"))
     names, steps = {event["worker"] for event in finished}, {event["step"] for event in finished}
     assert len(finished) == len(names) == workers, f"{len(finished)} ends of {len(names)} workers, {workers} expected"
-    assert steps == {step}, f"finished at {steps}, not at {step}"
+    assert len(steps) == 1, f"finished at {steps}, not all at one step"
+    assert min(steps) >= step, f"finished at {steps}, before {step}"
     hashes = defaultdict(set)
     for event in finished:
         hashes[event["coordinate"]].add(event["state_sha256"])
