@@ -14,6 +14,7 @@ import ast
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -32,25 +33,28 @@ import grpc  # noqa: E402
 if _quieted:
     del os.environ["GRPC_VERBOSITY"]
 
+# grpc wakes every thread that waits for a stream ten times a second, of old so that Python 2 could be interrupted; a
+# dozen watches would cost more of a core than all else that an agent does while nothing happens.
+_waiting: Any = getattr(grpc, "_common", None)
+if hasattr(_waiting, "MAXIMUM_WAIT_TIMEOUT"):
+    _waiting.MAXIMUM_WAIT_TIMEOUT = 10.0
+
 __all__ = ["etcd3", "grpc", "kv", "rpc", "serialized_descriptor"]
 
 _PACKAGE = "etcd3.etcdrpc"
 _IN_ORDER_OF_DEPENDENCE = ("kv_pb2", "auth_pb2", "rpc_pb2")
+_SERIALIZED = re.compile(r"""serialized_pb=(?:_b\()?(?P<literal>b?'(?:[^'\\\n]|\\.)*'|b?"(?:[^"\\\n]|\\.)*")""")
 
 
 def serialized_descriptor(source: str) -> bytes:
     """Return what `serialized_pb=` is in the text of a generated module.  Raises ValueError if it has none."""
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.keyword) or node.arg != "serialized_pb":
-            continue
-        # Old generators wrap the literal: serialized_pb=_b('...'), with characters that stand for bytes.
-        literal = node.value.args[0] if isinstance(node.value, ast.Call) else node.value
-        value = ast.literal_eval(literal)
-        if isinstance(value, str):
-            return value.encode("latin1")
-        if isinstance(value, bytes):
-            return value
-    raise ValueError("no serialized_pb in this generated module")
+    # Found by its looks, as parsing the whole of a generated module takes ten times as long.
+    found = _SERIALIZED.search(source)
+    if found is None:
+        raise ValueError("no serialized_pb in this generated module")
+    # Old generators wrap the literal: serialized_pb=_b('...'), with characters that stand for bytes.
+    value = ast.literal_eval(found["literal"])
+    return value.encode("latin1") if isinstance(value, str) else bytes(value)
 
 
 def _build(name: str, source: str, pool: Any) -> ModuleType:

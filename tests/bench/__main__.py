@@ -17,7 +17,7 @@ from pathlib import Path
 if not __package__:  # run as a folder: then only the folder itself is on the path
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from tests.bench import checkpoints, gap, goodput, joiner, losses, overhead, reinit, torchrun
+from tests.bench import agent_cost, checkpoints, gap, goodput, joiner, losses, overhead, reinit, torchrun
 from tests.bench.table import Figure, render
 
 BENCHES: dict[str, tuple[str, Callable[[bool], Sequence[Figure]]]] = {
@@ -31,6 +31,7 @@ BENCHES: dict[str, tuple[str, Callable[[bool], Sequence[Figure]]]] = {
     "two-stages": ("a step, 2 stages x 2 replicas, against the same schedule over plain gloo", overhead.two_stages),
     "overlap": ("the reduction hides behind backward, 2 replicas", overhead.overlap),
     "torchrun": ("torchrun on 3 agents, its rendezvous in etcd (reknit-etcd) against its own (c10d)", torchrun.run),
+    "agent": (f"an agent's own process, beside {agent_cost.WORKERS} workers", agent_cost.run),
     "reinit": ("a communicator's interrupt, close and connect, nothing else", reinit.run),
 }
 
