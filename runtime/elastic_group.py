@@ -252,7 +252,7 @@ def register(group: ElasticGroup, ranks: Mapping[int, int]) -> None:
     Whoever destroys torch's default group strikes out all others: so this is done anew with each formation.
     """
     world = distributed_c10d._world
-    world.pg_group_ranks[group] = dict(ranks)
+    world.pg_group_ranks[group] = dict(sorted(ranks.items(), key=lambda pair: pair[1]))
     if group in world.pg_map:
         return
     name: Any = group.group_name
