@@ -41,6 +41,7 @@ from reknit.rendezvous.store.embedded import EmbeddedEtcd
 from reknit.rendezvous.store.etcd import EtcdStore
 from reknit.rendezvous.store.protocol import Store
 from reknit.runtime import logs
+from reknit.runtime.aftermath import Aftermath, ended
 from reknit.runtime.attending import Attending
 from reknit.runtime.config import EXIT_FAILED, Config
 from reknit.runtime.draining import Draining, drain_signals
@@ -96,7 +97,10 @@ def run(config: Config) -> int:
         store = EtcdStore(endpoints, tls=access.tls, user=access.user, password=access.password)
         try:
             store.connect(timeout=CONNECT_SECONDS)
-            return Agent(config, store, events, config.socket or folder / "agent.sock").run()
+            path = config.socket or folder / "agent.sock"
+            if config.once and (head := ended(store, config.job)) is not None:
+                return Aftermath(config, head, store, path).run()
+            return Agent(config, store, events, path).run()
         finally:
             store.close()
     finally:
@@ -136,7 +140,7 @@ class Agent:
         self._drain_signals = drain_signals(config.drain_signal)
         self.draining = Draining(self.station, self.attending)
         self.probes = Probes(self.station, self._session)
-        self.serving = Serving(config, self.station, self.probes)
+        self.serving = Serving(config, station.metrics, self.probes)
         self.serving.pages.status = self._status = StatusSource(store, config.job, config.agent)
 
     # ---------------------------------------------------------------- from start to end

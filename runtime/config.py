@@ -169,6 +169,7 @@ class Config:
     log_json: bool = False
     data_folder: Path | None = None
     socket: Path | None = None
+    once: bool = False  # a job of this name that has ended is not begun again
     drain_signal: str | None = None  # besides SIGTERM, without its SIG; see DRAIN_SIGNALS
     drain_deadline: float = 120.0  # seconds
     http: str = "127.0.0.1:0"  # where the agent serves its pages

@@ -83,7 +83,7 @@ def _agent_config(told: argparse.Namespace) -> Config:
         raise ConfigError("`reknit agent` needs --etcd H:P: a sidecar has no etcd of its own")
     if told.socket is None:
         raise ConfigError("`reknit agent` needs --socket PATH: where workers find it")
-    return replace(_job_config(told), socket=told.socket)
+    return replace(_job_config(told), socket=told.socket, once=told.once)
 
 
 def _job_config(told: argparse.Namespace) -> Config:

@@ -77,6 +77,8 @@ OPTIONS = (
     Option("model", WHOLE, 1, "spec", SHAPE, "tensor-parallel workers a stage"),
     Option("pipe-backend", choice("auto", "nccl", "gloo"), "auto", "pipe_backend", SHAPE, "within a replica"),
     Option("socket", PATH, None, "socket", HERE, "where workers find this agent", "PATH", commands=(AGENT,)),
+    Option("once", SWITCH, False, "once", HERE,
+           "do not begin a job again that has ended: stay, and tell workers so, until stopped", commands=(AGENT,)),
     Option("workers", WHOLE, None, "workers", HERE, "workers on this host", commands=(RUN,),
            shown="standalone all, plus spares; else 1"),
     Option("spares", WHOLE, 0, "workers", HERE, "workers beyond the largest job that wait", commands=(RUN,)),

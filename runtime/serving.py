@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from reknit.health.addresses import is_every_interface, is_loopback, join_address, parse_address
 from reknit.health.http import Pages
 from reknit.health.http_server import HttpServer
+from reknit.health.metrics import Metrics
 from reknit.rendezvous.errors import ReknitError
 from reknit.runtime.config import Config
-from reknit.runtime.probes import Probes
-
-if TYPE_CHECKING:
-    from reknit.runtime.station import Station
 
 
 class HttpAddressError(ReknitError):
     """The address that `--http` names cannot be had."""
 
 
+class Probed(Protocol):
+    """Who knows whether this agent is well, and ready, and why."""
+
+    def ready(self) -> tuple[bool, str]:
+        """For /readyz."""
+
+    def healthy(self) -> tuple[bool, str]:
+        """For /healthz."""
+
+
 class Serving:
     """One agent's pages and their server.  The constructor opens nothing, `start` does."""
 
-    def __init__(self, config: Config, station: Station, probes: Probes) -> None:
+    def __init__(self, config: Config, metrics: Metrics, probes: Probed) -> None:
         host, port = parse_address(config.http)
         self._config, self._host = config, host
         self.pages = Pages(
-            metrics=station.metrics.exposition,
+            metrics=metrics.exposition,
             ready=probes.ready,
             healthy=probes.healthy,
             local=is_loopback(host),

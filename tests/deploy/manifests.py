@@ -174,7 +174,7 @@ def environment(
     fields = {"metadata.name": pod_name, "status.podIP": address}
     for variable in its.get("env", []):
         source = variable.get("valueFrom", {})
-        text = variable["value"] if "value" in variable else "secret"
+        text = variable.get("value", "secret")
         if "fieldRef" in source:
             text = fields[source["fieldRef"]["fieldPath"]]
         for known, value in values.items():

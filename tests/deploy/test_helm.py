@@ -58,7 +58,7 @@ def render(values: dict[str, Any], chart: Path = CHART) -> list[Manifest]:
 def lint(values: dict[str, Any], chart: Path = CHART) -> list[str]:
     """What helm warns of, or calls an error."""
     report = helm.lint(chart, values, strict=True, kube_version="v1.29.0")
-    return [message["error"] for message in report["messages"] if message["severity"] > 1] + report["errors"]
+    return [str(message["error"]) for message in report["messages"] if message["severity"] > 1] + report["errors"]
 
 
 @pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)

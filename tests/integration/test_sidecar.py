@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.request import urlopen
 
 import pytest
 from tests.faults.following import STOP
@@ -117,6 +119,26 @@ def test_an_agent_and_its_worker_start_in_either_order_and_both_end_with_0(pod: 
     assert pod.wait_ends(worker, agent) == [0, 0]
     assert pod.step("w0") == 20
     assert [event["worker"] for event in pod.events("finished")] == ["w0"]
+
+
+def test_an_agent_that_begins_a_job_only_once_tells_workers_how_it_ended(pod: Pod) -> None:
+    """As on Kubernetes, which starts both containers again when they have ended."""
+    worker, agent = pod.worker("w0"), pod.agent(1, "--once")
+    pod.stop_at(5)
+    assert pod.wait_ends(worker, agent) == [0, 0]
+    agent = pod.agent(1, "--once", "--http", "127.0.0.1:0")
+    again = pod.worker("w0")
+    assert pod.wait_ends(again) == [0]
+    assert pod.step("w0") == 5
+    assert agent.poll() is None
+    page = re.findall(r"begins it no more.* its page is at (http://\S+)", pod.said())[-1]
+    told = {path: urlopen(f"{page}/{path}", timeout=10.0).read().decode() for path in ("readyz", "metrics", "status")}
+    assert told["readyz"] == "the job has finished\n"
+    assert 'reknit_job_state{state="finished",training_job="pod"} 1.0' in told["metrics"]
+    assert "reknit_leader{" not in told["metrics"]
+    assert json.loads(told["status"])["state"] == "finished"
+    agent.terminate()
+    assert pod.wait_ends(agent) == [0]
 
 
 def test_a_second_agent_of_the_same_name_is_refused_and_leaves_the_first_one_alone(pod: Pod) -> None:
