@@ -75,7 +75,7 @@ class Attending:
             worker = Worker(peer.worker_id, len(station.workers))
         try:
             before = None if worker is None else worker.member
-            member = new_member(peer, station.config.agent, socket.gethostname(), before)
+            member = new_member(peer, station.config.agent, socket.gethostname(), station.config.address, before)
             kept = station.keeper is not None
             why = "this agent has no such worker" if worker is None else why_not(worker, peer, kept)
         except RecordError as error:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from reknit.health.addresses import join_address
 from reknit.rendezvous.codec import Reader, decode_name
 from reknit.rendezvous.codec import address as checked_address
 from reknit.rendezvous.codec import steps as read_steps
@@ -117,14 +118,15 @@ def why_not(worker: Worker, peer: Peer, kept: bool) -> str:
     return ""
 
 
-def new_member(peer: Peer, agent: str, host: str, before: Member | None = None) -> Member:
+def new_member(peer: Peer, agent: str, host: str, own: str, before: Member | None = None) -> Member:
     """The record of a worker that has just attached.
 
     If it was attached `before`, or to an agent that is no more, its greeting says what it has reported since.  One that
-    has said that it takes no part any more counts as dead.  Raises RecordError if its greeting does not fit.
+    has said that it takes no part any more counts as dead.  `own` is the agent's address.  Raises RecordError if its
+    greeting does not fit.
     """
     reader = Reader(peer.hello, f"the greeting of {peer.worker_id}")
-    address = checked_address(reader.text("address"), reader.what)
+    address = _reached_at(checked_address(reader.text("address"), reader.what), own)
     known = Member(peer.worker_id, peer.incarnation, agent, host, address, pid=max(0, peer.pid))
     if before is not None and before.name == known.name:
         known = replace(moved_on(before), address=address, pid=known.pid)
@@ -146,6 +148,12 @@ def new_member(peer: Peer, agent: str, host: str, before: Member | None = None) 
         absent=_names(reader, "absent") if "absent" in peer.hello else known.absent,
         dead=reader.flag("over", False),
     )
+
+
+def _reached_at(told: str, own: str) -> str:
+    """A worker that was not told its host's address ($REKNIT_ADDRESS) listens everywhere, and says loopback."""
+    host, _, port = told.rpartition(":")
+    return join_address(own, int(port)) if host == "127.0.0.1" and own != host else told
 
 
 def after_report(member: Member, message: Mapping[str, Any]) -> Member:
