@@ -146,8 +146,8 @@ def test_an_agent_tells_the_same_as_the_command_and_looks_for_no_longer_than_it_
     assert first.keys() == seen.status().keys()
     assert all(map(is_well, places(first).values()))
     seen.job.wait(lambda: ask()["step"] > first["step"], SOON, "a status with a newer step")
-    entry = seen.store.get(KEYS.look)
-    assert entry is not None
+    # The command has taken its look along, and the agent does not look again at once.
+    entry = seen.job.wait(lambda: ask() and seen.store.get(KEYS.look), SOON, "the agent's look")
     assert b"agent host0" in entry.value
     left = seen.store.time_to_live(Lease(entry.lease, 0))
     assert left is None or left <= LEASE, "it ends by itself"
