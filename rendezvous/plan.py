@@ -14,7 +14,7 @@ from reknit.rendezvous.eviction import forgiven
 from reknit.rendezvous.evidence import weigh
 from reknit.rendezvous.holders import wait_for_holders
 from reknit.rendezvous.kinds import DECISION, ENDED_WELL, EVICTION, LOSS, REPORT, RESTORE, STATE_LOST
-from reknit.rendezvous.places import as_restored, newest_complete, newest_restorable, places_for
+from reknit.rendezvous.places import Candidate, Places, as_restored, newest_complete, newest_restorable, places_for
 from reknit.rendezvous.planned import planned
 from reknit.rendezvous.records import FINISHED, LOST, WAITING, Member, Name, Plan, Spec, Version
 from reknit.rendezvous.successor import plan_of, publish
@@ -156,7 +156,7 @@ def _repair(view: View) -> Outcome:
     head, size = view.previous.generation, view.spec.axes.size
     best = newest_complete(view.candidates, size)
     if best is not None:
-        places = places_for(best, view.candidates, view.spec.wanted, size)
+        places = _around(view, best, view.candidates)
         return publish(view, places, f"the leader decides on {best}", DECISION, head, best)
     witness = [m for m in view.members if _unbroken_since_origin(view, m) and m.prepared is None]
     untrained = witness if all(m.pristine for m in view.members) else []
@@ -173,9 +173,18 @@ def _from_checkpoint(view: View, step: int, why: str) -> Outcome:
     """Go back to a checkpoint, with places around those who can read it."""
     version = Version(view.previous.generation + 1, step)
     candidates = as_restored(view.candidates, version)
-    places = places_for(version, candidates, view.spec.wanted, view.spec.axes.size)
+    places = _around(view, version, candidates)
     reason = f"{why}: the job goes on from the checkpoint of step {step}"
     return publish(view, places, reason, RESTORE, view.previous.generation, version, restore=True)
+
+
+def _around(view: View, version: Version, candidates: Sequence[Candidate]) -> Places:
+    """Places around who holds `version`; where all at a coordinate drain, with one more replica to take it over."""
+    spec, draining = view.spec, {c.name for c in candidates if c.draining}
+    places = places_for(version, candidates, spec.wanted, spec.axes.size)
+    if any(draining.issuperset(column) for column in zip(*places, strict=True)):
+        return places_for(version, candidates, min(spec.max_replicas, spec.wanted + 1), spec.axes.size)
+    return places
 
 
 def _unbroken_since_origin(view: View, member: Member) -> bool:

@@ -77,17 +77,18 @@ def _change(view: View, places: Places) -> tuple[str, str]:
     fewer = now < before and before > wanted and stayed
     more = 0 < was <= before < now and was < wanted
     if fewer or more:
-        return SCALE, f"scaled from {before} to {now}: {_told(view, places)}"
+        return SCALE, f"scaled from {before} to {now}: {_told(view, places, 'now spare')}"
     return (DRAIN if _drained(view, places) else JOIN), _told(view, places)
 
 
-def _told(view: View, places: Places) -> str:
+def _told(view: View, places: Places, stayed: str = "left") -> str:
+    """Who has a place now who had none, and who the other way round; `stayed`: what those did who do not leave."""
     joined, left = {name for replica in places for name in replica} - view.seated, _left(view, places)
     drained = _drained(view, places)
     parts = [
         f"{some(joined)} joined" if joined else "",
         f"{some(drained)} drained" if drained else "",
-        f"{some(left - drained)} left{_why_they(view, places, left - drained)}" if left - drained else "",
+        f"{some(left - drained)} {stayed}{_why_they(view, places, left - drained)}" if left - drained else "",
     ]
     return "; ".join(part for part in parts if part) or "places changed"
 

@@ -194,7 +194,7 @@ class Publisher:
 
     def leave(self) -> bool:
         """See to it that what an ended job leaves is gone some day; returns whether that is done."""
-        if self._left == self._mod_revision:
+        if self._left == self._mod_revision or self.plan is None:
             return True
         entry = self.fence.get(self._keys.head)
         if entry is None or entry.mod_revision != self._mod_revision:
@@ -202,7 +202,9 @@ class Publisher:
         lease = Lease(entry.lease, 0) if entry.lease else self.fence.grant(KEPT_SECONDS)
         if not entry.lease:
             self._mod_revision = self._transact([Put(entry.key, entry.value, lease)])
-        if leave(self.fence, lease, Compare.mod_revision(entry.key, self._mod_revision)):
+        generation = self.plan.generation
+        older = range(max(1, generation - KEPT - CATCH_UP), generation)
+        if leave(self.fence, lease, generation, older, Compare.mod_revision(entry.key, self._mod_revision)):
             self._left = self._mod_revision
         return self._left == self._mod_revision
 

@@ -8,7 +8,7 @@ from tests.unit.planning import Job, running
 from reknit.rendezvous.draining import DrainOrder, decode_order, encode_order, may_end, whom
 from reknit.rendezvous.errors import RecordError
 from reknit.rendezvous.plan import runs
-from reknit.rendezvous.records import LOST, WAITING, Member, Name, Plan
+from reknit.rendezvous.records import LOST, WAITING, Member, Name, Plan, Version
 
 
 def members(job: Job) -> list[Member]:
@@ -202,3 +202,14 @@ def test_two_drains_in_a_row_and_a_loss_in_the_midst_leave_one_who_holds_the_sta
     assert set(job.seats()) <= {"a0", "b0"}
     job.run()
     assert not runs(plan, [])
+
+
+def test_where_the_leader_decides_on_what_only_one_who_drains_holds_another_one_takes_it_over_at_once() -> None:
+    """Not in one more generation, published as soon as the decision is."""
+    job = running(2, most=2, desired=1)
+    job.tell("a0", draining=True)
+    job.leave("a0", incomplete=1, pristine=False, committed=Version(1, 7))
+    job.leave("b0", pristine=False, committed=None)
+    job.next()
+    assert (job.seats(), job.plan.kind if job.plan else "") == (["a0", "b0"], "decision")
+    assert job.ask().plan is None

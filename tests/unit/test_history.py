@@ -112,6 +112,8 @@ def test_what_an_ended_job_leaves_is_its_spec_plans_and_history_and_hangs_on_one
     ended(desk)
     found = left(desk)
     assert {key.partition("/")[0] for key in found} == {"spec", "plan", "plans", "history"}
+    assert {key.split("/")[1] for key in found if key.startswith("plans/")} == {"2"}, "of the plans only the newest"
+    assert sum(key.startswith("history/") for key in found) == 2
     (lease,) = set(found.values())
     assert lease != 0
     ttl = desk.store.time_to_live(Lease(lease, 0))

@@ -37,7 +37,7 @@ def test_a_job_begins_and_somebody_joins() -> None:
 
 def test_another_size_is_told_from_arrivals() -> None:
     job = running(3)
-    assert scaled(job, 2) == ("scale", "scaled from 3 to 2: c0 left")
+    assert scaled(job, 2) == ("scale", "scaled from 3 to 2: c0 now spare")
     job.run(Version(2, 8))
     assert scaled(job, None) == ("scale", "scaled from 2 to 3: c0 joined")
     job.run(Version(3, 9))
@@ -62,7 +62,7 @@ def test_who_drains_is_no_smaller_size_but_who_leaves_beside_it_is() -> None:
     assert called(job) == ("drain", "c0 drained")
     job = running(3)
     job.tell("c0", draining=True)
-    assert scaled(job, 1) == ("scale", "scaled from 3 to 1: c0 drained; b0 left")
+    assert scaled(job, 1) == ("scale", "scaled from 3 to 1: c0 drained; b0 now spare")
 
 
 def test_losses_are_told_from_evictions() -> None:
@@ -140,12 +140,12 @@ def test_the_reason_says_why_these() -> None:
     job.come("c1", 1, host="farther")
     job.next()
     job.run(Version(2, 8))
-    assert scaled(job, 2)[1] == "scaled from 3 to 2: c0, c1 left (on the most hosts)"
+    assert scaled(job, 2)[1] == "scaled from 3 to 2: c0, c1 now spare (on the most hosts)"
     job = running(2, most=3)
     job.come("c0")
     job.next()
     job.run(Version(2, 8))
-    assert scaled(job, 1)[1] == "scaled from 3 to 1: b0, c0 left"
+    assert scaled(job, 1)[1] == "scaled from 3 to 1: b0, c0 now spare"
     assert scaled(job, 3)[0] == "scale"
 
 

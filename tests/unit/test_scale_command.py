@@ -14,8 +14,10 @@ from tests.unit.leaders_desk import ALL, KEYS, Desk, member
 from reknit.rendezvous.codec import decode_spec, encode_spec
 from reknit.rendezvous.errors import StoreUnavailable
 from reknit.rendezvous.history import read_all
+from reknit.rendezvous.leader.term import Known
 from reknit.rendezvous.parts import decode_head
 from reknit.rendezvous.records import Axes, Spec
+from reknit.rendezvous.session.session import Session
 from reknit.rendezvous.store.memory import MemoryStore
 from reknit.rendezvous.store.protocol import Compare, Operation, Store, TransactionResult
 from reknit.runtime.cli import main
@@ -58,7 +60,7 @@ def test_a_size_is_set_followed_and_set_back() -> None:
     desk = running()
     assert scale(desk.store, KEYS, 2) == "job: 2 replicas are wanted (was auto); 3 are running"
     assert desk.look(3.0, *(member(number, ready=1) for number in range(3))) == 2
-    assert desk.plan.reason == "scaled from 3 to 2: w2 left"
+    assert desk.plan.reason == "scaled from 3 to 2: w2 now spare"
     said = scale(desk.store, KEYS, 4)
     assert said == "job: 4 replicas are wanted (was 2); 2 are running, 1 spare waits; 1 more worker is needed"
     assert scale(desk.store, KEYS, None).startswith(
@@ -71,6 +73,22 @@ def test_a_size_is_set_followed_and_set_back() -> None:
         ("scale", 2),
         ("scale", 3),
     ]
+
+
+def test_a_new_leader_keeps_the_size_whatever_its_own_flags_say() -> None:
+    desk = running()
+    scale(desk.store, KEYS, 2)
+    desk.begin(Known(SPEC))
+    assert desk.look(3.0, *(member(number, ready=1) for number in range(3))) == 2
+    assert (len(desk.plan.replicas), asked(desk.store)) == (2, 2)
+
+
+def test_an_agent_that_starts_later_does_not_overwrite_the_size() -> None:
+    desk = running()
+    scale(desk.store, KEYS, 2)
+    session = Session(desk.store, "job", "late", lambda event: None)
+    assert session.propose_spec(SPEC).desired == 2
+    assert asked(desk.store) == 2
 
 
 def test_what_is_wanted_already_is_not_written_again() -> None:
