@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from reknit.health.http import Unavailable
@@ -29,8 +30,17 @@ TIMEOUT = 2.0  # seconds of each request to the store
 class StatusSource:
     """The status document of a job, for any number of threads.  The constructor opens nothing."""
 
-    def __init__(self, store: Store, job: str, agent: str) -> None:
-        self._looker = Looker(store, Keys(job), Rejected(log), f"agent {agent}", timeout=TIMEOUT)
+    def __init__(
+        self,
+        store: Store,
+        job: str,
+        agent: str,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        by = f"agent {agent}"
+        self._looker = Looker(store, Keys(job), Rejected(log), by, timeout=TIMEOUT, clock=clock, pause=pause)
+        self._clock = clock
         self._lock = threading.Lock()
         self._asked: float | None = None
         self._made: float | None = None
@@ -40,7 +50,7 @@ class StatusSource:
     def __call__(self) -> dict[str, Any]:
         """The document, at most a second old.  Raises Unavailable if the store does not answer."""
         with self._lock:
-            if self._made is None or time.monotonic() - self._made >= FRESH:
+            if self._made is None or self._clock() - self._made >= FRESH:
                 self._read()
             if self._copy is None:
                 raise Unavailable(self._failure)
@@ -49,16 +59,16 @@ class StatusSource:
     def close(self) -> None:
         """If somebody has asked just now: look no more."""
         with self._lock:
-            if self._asked is not None and time.monotonic() - self._asked < LEASE:
+            if self._asked is not None and self._clock() - self._asked < LEASE:
                 self._looker.close()
 
     def _read(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         anew = self._asked is None or now - self._asked > TELLS
         self._asked = now
         try:
             sight = self._looker.see(PATIENCE if anew else 0.0)
-            self._copy = document(sight, time.monotonic())
+            self._copy = document(sight, self._clock())
         except StoreError as error:
             self._copy, self._failure = None, f"etcd does not answer: {error}"
-        self._made = time.monotonic()
+        self._made = self._clock()
