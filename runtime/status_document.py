@@ -11,12 +11,12 @@ from typing import Any
 
 from reknit.rendezvous.history import as_json
 from reknit.rendezvous.looking import Sight
-from reknit.rendezvous.records import LOST, WAITING, Axes, Name, Place, Replica, Spec
+from reknit.rendezvous.records import FINISHED, LOST, WAITING, Axes, Name, Place, Replica, Spec
 from reknit.rendezvous.whole_job import WholeJob
 from reknit.runtime.status_verdicts import Known, judge_all, known_of, verdict_on
 
 FORMAT = 1
-ABSENT = "absent"  # a state, beside those of a plan
+ABSENT = "absent"  # a state, beside those of a plan: nobody is there, whatever the newest plan says
 EVENTS = 64
 
 
@@ -51,9 +51,12 @@ def _state(job: WholeJob) -> tuple[str, str]:
     """The job's state, and why."""
     if job.unreadable:
         return WAITING, f"the newest plan cannot be read: {job.unreadable}"
-    if job.plan is not None:
-        return job.plan.state, job.plan.reason
-    if job.members or job.agents:
+    plan, anybody = job.plan, bool(job.members or job.agents)
+    if plan is not None and not anybody and plan.state not in (FINISHED, LOST):
+        return ABSENT, f"no agent of it is there; generation {plan.generation} was {plan.state}: {plan.reason}"
+    if plan is not None:
+        return plan.state, plan.reason
+    if anybody:
         return WAITING, "there is no plan yet"
     return ABSENT, f"there is no job {job.job}"
 

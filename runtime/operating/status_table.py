@@ -34,7 +34,7 @@ GAP = (0, 2, 0, 0)  # between two columns
 def render(document: Document, width: int = 80, events: int = EVENTS) -> RenderableType:
     """The whole picture, for a console of `width` columns."""
     parts: list[RenderableType] = [*_head(document)]
-    if document["grid"]:
+    if document["grid"] and document["agents"]:
         parts += [Text(""), _grid(document, width), *_troubles(document["grid"])]
     parts += [Text(""), *_spares(document["spares"])] if document["spares"] else []
     parts += [Text(""), _agents(document["agents"])] if document["agents"] else []

@@ -199,6 +199,20 @@ def test_a_job_that_is_not_there_or_has_no_plan_yet() -> None:
     assert (found["state"], [spare["worker"] for spare in found["spares"]]) == ("waiting", ["a0"])
 
 
+def test_a_job_whose_agents_are_all_gone_is_absent_unless_it_has_ended(lookout: Lookout) -> None:
+    lookout.store.delete_prefix("/reknit/gpt/agents/")
+    lookout.store.delete_prefix("/reknit/gpt/members/")
+    found = look(lookout)
+    assert (found["state"], found["generation"]) == ("absent", 1)
+    assert "no agent of it is there; generation 1 was running" in found["reason"]
+    plan = lookout.job.plan
+    assert plan is not None
+    lookout.publish(replace(plan, generation=2, state=FINISHED, replicas=()))
+    lookout.store.delete_prefix("/reknit/gpt/agents/")
+    lookout.store.delete_prefix("/reknit/gpt/members/")
+    assert look(lookout)["state"] == "finished"
+
+
 def test_a_job_that_waits_or_is_over_or_whose_plan_is_unreadable(lookout: Lookout) -> None:
     plan = lookout.job.plan
     assert plan is not None
