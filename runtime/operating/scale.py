@@ -16,7 +16,9 @@ from reknit.rendezvous.errors import LayoutError, ReknitError, StoreUnavailable
 from reknit.rendezvous.keys import Keys
 from reknit.rendezvous.parts import Head, decode_head
 from reknit.rendezvous.records import FINISHED, LOST, Spec
+from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.store.protocol import Compare, Entry, Put, Store
+from reknit.rendezvous.whole_job import JobRecords
 from reknit.runtime.chaos.command import parse_time
 from reknit.runtime.config import EXIT_FAILED, ConfigError, EtcdAccess
 from reknit.runtime.operating.opening import connected, which_job
@@ -24,7 +26,7 @@ from reknit.runtime.operating.opening import connected, which_job
 log = logging.getLogger("reknit.scale")
 
 AUTO = "auto"
-LOOK = 0.02  # seconds between two looks for the size
+LOOK = 0.05  # seconds between two looks for the size
 
 
 class ScaleError(ReknitError):
@@ -68,11 +70,15 @@ def parse_size(text: str) -> int | None:
 
 @dataclass(frozen=True)
 class _Standing:
-    """What stands in the store: what is asked of the job, and what it is."""
+    """What stands in the store: what is asked of the job, and what it is.
+
+    `spares`: members without a place, those who have come since the newest plan included.
+    """
 
     entry: Entry
     spec: Spec
     head: Head | None
+    spares: int
 
 
 def scale(store: Store, keys: Keys, desired: int | None) -> str:
@@ -88,7 +94,7 @@ def scale(store: Store, keys: Keys, desired: int | None) -> str:
         ) from None
     if wished != standing.spec:
         _write(store, keys, standing, desired)
-    return sentence(keys.job, standing.spec, wished, standing.head)
+    return sentence(keys.job, standing.spec, wished, standing.head, standing.spares)
 
 
 def _read(store: Store, keys: Keys) -> _Standing:
@@ -99,7 +105,10 @@ def _read(store: Store, keys: Keys) -> _Standing:
     head = None if found is None else decode_head(found.value, found.key)
     if head is not None and head.state in (FINISHED, LOST):
         raise ScaleError(f"job {keys.job} is over: {head.reason}")
-    return _Standing(entry, decode_spec(entry.value, entry.key), head)
+    spec = decode_spec(entry.value, entry.key)
+    here = [m for m in JobRecords(store, keys, Rejected(log)).members() if not (m.dead or m.draining)]
+    placed = head.replicas * spec.axes.size if head is not None else 0
+    return _Standing(entry, spec, head, max(0, len(here) - placed))
 
 
 def _write(store: Store, keys: Keys, standing: _Standing, desired: int | None) -> None:
@@ -122,16 +131,16 @@ def _write(store: Store, keys: Keys, standing: _Standing, desired: int | None) -
 # ---------------------------------------------------------------- what is said
 
 
-def sentence(job: str, before: Spec, after: Spec, head: Head | None) -> str:
+def sentence(job: str, before: Spec, after: Spec, head: Head | None, spares: int) -> str:
     """What was wanted, what is, and what that means."""
     was = "already" if before == after else f"(was {_size(before.desired)})"
     parts = [f"{_wanted(after)} {was}"]
     if head is None:
         return f"{job}: {parts[0]}; the job has not begun"
     running = f"{head.replicas} {_be(head.replicas)} running" if head.replicas else "none is running"
-    spares = f"{head.spares} {'spare waits' if head.spares == 1 else 'spares wait'}" if head.spares else ""
-    parts.append(", ".join(filter(None, (running, spares))))
-    missing = ((after.desired or 0) - head.replicas) * after.axes.size - head.spares
+    waiting = f"{spares} {'spare waits' if spares == 1 else 'spares wait'}" if spares else ""
+    parts.append(", ".join(filter(None, (running, waiting))))
+    missing = ((after.desired or 0) - head.replicas) * after.axes.size - spares
     if missing > 0:
         parts.append(f"{missing} more {'worker is' if missing == 1 else 'workers are'} needed")
     return f"{job}: {'; '.join(parts)}"
@@ -160,7 +169,7 @@ def wait(store: Store, keys: Keys, begun: float, seconds: float) -> int:
         standing = _read(store, keys)
         head, passed = standing.head, time.monotonic() - begun
         now = head.replicas if head is not None else 0
-        if head is not None and now == reachable(standing.spec, head):
+        if head is not None and now == reachable(standing.spec, now, standing.spares):
             print(f"{keys.job}: {now} in generation {head.generation} ({passed:.2f} s)", flush=True)
             return 0
         if passed >= seconds:
@@ -169,8 +178,8 @@ def wait(store: Store, keys: Keys, begun: float, seconds: float) -> int:
         time.sleep(LOOK)
 
 
-def reachable(spec: Spec, head: Head) -> int:
-    """The size that is wanted, or with `auto` the one that the members of the newest plan allow."""
+def reachable(spec: Spec, replicas: int, spares: int) -> int:
+    """The size that is wanted, or with `auto` the one that the members allow."""
     if spec.desired is not None:
         return spec.desired
-    return min(spec.max_replicas, head.replicas + head.spares // spec.axes.size)
+    return min(spec.max_replicas, replicas + spares // spec.axes.size)

@@ -15,7 +15,6 @@ from reknit.rendezvous.codec import decode_spec, encode_spec
 from reknit.rendezvous.errors import StoreUnavailable
 from reknit.rendezvous.history import read_all
 from reknit.rendezvous.leader.term import Known
-from reknit.rendezvous.parts import decode_head
 from reknit.rendezvous.records import Axes, Spec
 from reknit.rendezvous.session.session import Session
 from reknit.rendezvous.store.memory import MemoryStore
@@ -183,9 +182,19 @@ def test_waiting_for_the_size(capsys: Any) -> None:
     assert "job: still 3" in capsys.readouterr().out
     assert desk.look(3.0, *(member(number, ready=1) for number in range(3))) == 2
     assert wait(desk.store, KEYS, 0.0, 1e9) == 0
-    head = desk.store.get(KEYS.head)
-    assert head is not None
-    assert reachable(SPEC, decode_head(head.value)) == 3, "auto: with the spare"
+
+
+def test_auto_is_as_many_as_fit() -> None:
+    two_stages = Spec(Axes(2), 1, 4)
+    assert [reachable(two_stages, 1, spares) for spares in (0, 1, 2, 5, 9)] == [1, 1, 2, 3, 4]
+    assert reachable(replace(two_stages, desired=3), 1, 0) == 3
+
+
+def test_spares_that_came_after_the_newest_plan_count_and_those_who_are_going_do_not() -> None:
+    desk = running(spec=replace(SPEC, desired=3))
+    ready = [member(number, ready=1) for number in range(3)]
+    desk.look(3.0, *ready, member(3), member(4, draining=True), member(5, dead=True))
+    assert scale(desk.store, KEYS, 4) == "job: 4 replicas are wanted (was 3); 3 are running, 1 spare waits"
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "", "1.5", "٣", "9" * 20])
