@@ -58,7 +58,8 @@ def render(values: dict[str, Any], chart: Path = CHART) -> list[Manifest]:
 def lint(values: dict[str, Any], chart: Path = CHART) -> list[str]:
     """What helm warns of, or calls an error."""
     report = helm.lint(chart, values, strict=True, kube_version="v1.29.0")
-    return [str(message["error"]) for message in report["messages"] if message["severity"] > 1] + report["errors"]
+    errors = [*(message["error"] for message in report["messages"] if message["severity"] > 1), *report["errors"]]
+    return list(map(str, errors))
 
 
 @pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
