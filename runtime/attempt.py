@@ -113,6 +113,7 @@ class Attempt:
         injection.reach("reduce", step)
         for reduction in job.trained.reductions():
             reduction.finish()
+        job.torch_groups.check()
         job.times.reduced(job.share)
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if scaler is not None:

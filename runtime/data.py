@@ -52,11 +52,13 @@ class Shard(Sequence[int]):
     """One micro-batch of this replica's share.  Index a tensor, an array or a data set with it as it is.
 
     `indices` is a LongTensor of shape (micro_batch,); `weight` is micro_batch / global_batch, so that the sum of
-    mean loss × weight over all shards of all replicas is the mean loss over the global batch.
+    mean loss × weight over all shards of all replicas is the mean loss over the global batch.  `is_last`: no other one
+    follows in this step, on this replica.
     """
 
     indices: torch.Tensor
     weight: float
+    is_last: bool = False
 
     @overload
     def __getitem__(self, position: int) -> int: ...
@@ -202,8 +204,9 @@ class Sampler:
         share = deal(self.micro_batches, self._view.replicas, self._view.replica)
         parts = torch.from_numpy(self._indices(step, share)).view(len(share), self.micro_batch)
         for number, indices in enumerate(parts, start=1):
-            self._view.begin_shard(indices.tolist(), is_last=number == len(parts))
-            yield Shard(indices, self.weight)
+            is_last = number == len(parts)
+            self._view.begin_shard(indices.tolist(), is_last)
+            yield Shard(indices, self.weight, is_last)
             self._view.consumed(indices.tolist())
 
     def batch(self, step: int) -> Batch:

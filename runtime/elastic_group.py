@@ -5,8 +5,8 @@ functional collectives, DistributedDataParallel and device meshes take it, and k
 
 An operation that a change of members ends raises `Interrupted` in the wait for it; so does every operation after it
 until the next generation.  But nothing is raised into a backward pass, which DistributedDataParallel would not survive:
-within an attempt, whose vote will tell, an operation that fails there leaves its tensors undefined.  A future
-(`get_future`) always completes.
+within an attempt, an operation that fails there leaves its tensors undefined, and the attempt's `commit` raises.  A
+future (`get_future`) always completes.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Present(Protocol):
     def place(self) -> tuple[int, int]:
         """Rank and size at present, or when last there was a communicator.  Never blocks."""
 
-    def will_tell(self) -> bool:
-        """Whether a failure that is passed over now is found out before anything is made of it: by a vote."""
+    def pass_over(self, error: Interrupted) -> bool:
+        """Whether this failure may be passed over now, as it will be raised before anything is made of the results."""
 
 
 class Operation(dist.Work):
@@ -70,8 +70,8 @@ class Operation(dist.Work):
                 raise self._failure.renewed()
             for work in self._works:
                 work.wait()
-        except Interrupted:
-            if not (_in_backward() and self._present.will_tell()):
+        except Interrupted as error:
+            if not (_in_backward() and self._present.pass_over(error)):
                 raise
         return True
 
@@ -85,9 +85,15 @@ class Operation(dist.Work):
         left = len(self._works)
         if not left:
             result.set_result(self._result)
+        if self._failure is not None:
+            self._present.pass_over(self._failure)
 
-        def one_is_over(_: torch.futures.Future[Any]) -> None:
+        def one_is_over(one: torch.futures.Future[Any]) -> None:
             nonlocal left
+            try:
+                one.value()
+            except Interrupted as error:
+                self._present.pass_over(error)
             left -= 1
             if left == 0:
                 result.set_result(self._result)

@@ -316,6 +316,7 @@ class Job(Grouped):
         self._dealt, self._samples, self._numbers = [], [], {}
         for reduction in self.trained.reductions():
             reduction.begin(groups.data)
+        self.torch_groups.begin_attempt()
         self.state.begin_attempt()
         self._in_attempt = True
         self.phase.enter("forward and backward")

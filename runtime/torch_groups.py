@@ -32,6 +32,7 @@ class _Present:
         self._name = name
         self._last = 0, 1
         self._of: Groups | None = None
+        self.failure: Interrupted | None = None  # what was passed over in this attempt
         self._chosen: Collectives = self._alone
 
     def communicator(self) -> Collectives:
@@ -58,8 +59,10 @@ class _Present:
         """A generation has been entered, in which this is the place."""
         self._last = rank, size
 
-    def will_tell(self) -> bool:
-        """Whether an attempt is under way: its vote fails if any operation has."""
+    def pass_over(self, error: Interrupted) -> bool:
+        """Within an attempt a failure may wait for `check`."""
+        if self._job._in_attempt and self.failure is None:
+            self.failure = error.renewed()
         return self._job._in_attempt
 
 
@@ -97,6 +100,20 @@ class TorchGroups:
             present.renew(members.index(own), len(members))
             register(group, {seen_from(layout, rank, groups.data_rank): i for i, rank in enumerate(members)})
 
+    def begin_attempt(self) -> None:
+        """Nothing has failed yet."""
+        for _, present in self._made.values():
+            present.failure = None
+
+    def check(self) -> None:
+        """Raise what was passed over in this attempt.
+
+        Before anything is prepared: whoever is prepared counts as having the right gradients (PROTOCOL.md, rule 9).
+        """
+        for _, present in self._made.values():
+            if present.failure is not None:
+                raise present.failure.renewed()
+
     def _get(self, kind: str, choose: Callable[[Groups], Collectives]) -> ElasticGroup:
         if kind not in self._made:
             present = _Present(self._job, kind, choose)
@@ -123,7 +140,7 @@ class Grouped(Whereabouts):
         members ends raises Interrupted, which an attempt swallows: so use it in an attempt.  Until this worker has
         entered its first generation it is alone in it.  torch's DistributedDataParallel over it needs
         `find_unused_parameters=True`, as it orders its gradients otherwise in a process that has just started, and
-        `no_sync()` for all shards but the last of an attempt; it averages: multiply the loss by `job.replicas`.
+        `no_sync()` for all shards but the last (`shard.is_last`); it averages: multiply the loss by `job.replicas`.
         """
         return self.torch_groups.data
 

@@ -95,3 +95,7 @@ def _reduced_by_itself(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
     for part in module.modules():
         if isinstance(part, DistributedDataParallel) and isinstance(part.process_group, ElasticGroup):
             yield from part.parameters()
+    for parameter in module.parameters():
+        mesh = getattr(parameter, "device_mesh", None)  # FSDP2 makes them so
+        if mesh is not None and any(isinstance(group, ElasticGroup) for group in mesh.get_all_groups()):
+            yield parameter

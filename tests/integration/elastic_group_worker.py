@@ -23,6 +23,7 @@ from reknit.runtime.communicator.collectives import Collectives
 from reknit.runtime.communicator.communicator import Communicator
 from reknit.runtime.communicator.paired import Paired
 from reknit.runtime.elastic_group import ElasticGroup, register
+from reknit.runtime.errors import Interrupted
 
 torch.set_num_threads(1)
 rank, port = int(sys.argv[1]), int(sys.argv[2])
@@ -33,6 +34,7 @@ class Present:
     def __init__(self) -> None:
         self.now: Collectives = Communicator(None, name="data", rank=0, size=1)
         self.watched = True
+        self.passed_over = 0
 
     def communicator(self) -> Collectives:
         return self.now
@@ -40,7 +42,8 @@ class Present:
     def place(self) -> tuple[int, int]:
         return self.now.rank, self.now.size
 
-    def will_tell(self) -> bool:
+    def pass_over(self, error: Interrupted) -> bool:
+        self.passed_over += self.watched
         return self.watched
 
 
@@ -179,7 +182,10 @@ if rank == 1:
     os._exit(0)
 
 # The other one is dead.
-found["nothing raised into backward"] = [outcome(ddp_gradient), outcome(ddp_gradient), outcome(fsdp_gradient)]
+found["nothing raised into backward"] = []
+for gradient in (ddp_gradient, ddp_gradient, fsdp_gradient):
+    present.passed_over = 0
+    found["nothing raised into backward"].append([outcome(gradient), present.passed_over > 0])
 found["afterwards"] = [
     outcome(lambda: dist.all_reduce(own(1), group=group)),
     outcome(lambda: functional.all_reduce(own(1), "sum", group) + 0),
