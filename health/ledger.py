@@ -40,8 +40,14 @@ class Ledger:
         self._pass(now)
         self._enter(_WORK if trains else START)
 
+    def builds(self, now: float) -> None:
+        """It has been told for which coordinate, and builds its model."""
+        if self._at not in (_WORK, _OVER):
+            self._pass(now)
+            self._enter(START)
+
     def has_no_place(self, now: float, *, draining: bool = False) -> None:
-        """A plan, or its being built, finds it without a place; one that works leaves at the end of its step."""
+        """It has come, or been built, or a plan leaves it out; one that works leaves at the end of its step."""
         following = DRAIN if draining else WAIT
         if self._at == _WORK:
             self._next = following

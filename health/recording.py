@@ -51,6 +51,14 @@ class Recording:
         with self._lock:
             known = self._began(worker, pid, now, trains)
             known.up, known.phase = True, None
+            if known.ledger.at == START:
+                known.ledger.has_no_place(now)
+
+    def assigned(self, worker: str, now: float) -> None:
+        """It is told its coordinate, for which it builds its model."""
+        with self._lock:
+            if (known := self._workers.get(worker)) is not None:
+                known.ledger.builds(now)
 
     def detached(self, worker: str, now: float) -> None:
         """Its connection has ended; what became of it follows."""

@@ -89,6 +89,7 @@ class Plans:
         if worker.peer is None or worker.member.coordinate is not None:
             return
         worker.member = replace(worker.member, coordinate=item.coordinate)
+        station.recording.assigned(worker.worker_id, time.monotonic())
         message = {"type": "assigned", "coordinate": item.coordinate, "settings": self.settings.encode()}
         station.server.send(worker.peer, message)
         if station.head is not None:

@@ -160,7 +160,11 @@ def test_label_values_may_hold_anything(host: Host) -> None:
 
 
 def test_a_workers_steps_and_its_time(host: Host) -> None:
+    host.recording.happened("worker_started", "w0", {"pid": 7}, 98.0)
     host.recording.attached("w0", 7, False, 100.0)
+    assert host.get("reknit_worker_phase", worker="w0", phase="wait") == 1
+    host.now = 102.0
+    host.recording.assigned("w0", 102.0)
     assert host.get("reknit_worker_phase", worker="w0", phase="start") == 1
     host.now = 103.0
     host.recording.built("w0", 103.0)
@@ -179,12 +183,13 @@ def test_a_workers_steps_and_its_time(host: Host) -> None:
     assert host.get("reknit_worker_slowdown_ratio", worker="w0") == 1.25
     assert host.get("reknit_productive_seconds_total", worker="w0") == 6
     assert host.get("reknit_lost_seconds_total", worker="w0", cause="start") == 3
+    assert host.get("reknit_lost_seconds_total", worker="w0", cause="wait") == 2
     assert host.get("reknit_lost_seconds_total", worker="w0", cause="reinit") == 1
     assert host.get("reknit_step_seconds_count") == 2
     assert host.get("reknit_reduce_wait_seconds_sum") == 1.5
     assert host.labels("reknit_worker_phase") == [{"worker": "w0", "phase": "training"}]
     assert host.get("reknit_worker_phase_seconds", worker="w0") == 1
-    assert host.recording.totals() == (6, 4)
+    assert host.recording.totals() == (6, 6)
 
 
 def test_a_reinit_by_phase_and_the_gap_that_it_makes(host: Host) -> None:
