@@ -50,13 +50,16 @@ def words_of(line: str) -> list[str]:
     line = line.split("`")[0].split(" || ")[0].rstrip("]'\" ,;.:)")
     if line.count('"') % 2:
         line += '"'
-    words = [re.sub(r'"?\$\{?\w+\}?"?', "x", word) for word in shlex.split(line.replace('"$@"', "x"))[1:]]
+    words = [
+        re.sub(r'"?\$\{?\w+\}?"?', "x", word)
+        for word in shlex.split(line.replace('"$@"', "x").replace('"$0"', "2"))[1:]
+    ]
     return [STAND_INS.get(word, word) for word in words if word != "…"]
 
 
 def problem(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """What the parser says against them; empty for nothing."""
-    parser: argparse.ArgumentParser = cli._parser()
+    parser: argparse.ArgumentParser = cli._parser(words[0] if words else None)
     try:
         parser.parse_args(words)
     except SystemExit as ended:
@@ -76,10 +79,10 @@ def test_the_parser_takes_every_command_line_in_deploy(capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     "line",
     [
-        'reknit drain "$REKNIT_AGENT" --deadlin 120s',
+        'reknit drain "$REKNIT_AGENT" --daedline 120s',
         "reknit agnet",
-        "reknit scale 2 3",
-        'reknit run --agent "$SLURMD_NODENAME" --worker',
+        "reknit scale",
+        'reknit run --agent "$SLURMD_NODENAME" --wrokers 2 x',
     ],
 )
 def test_a_typo_in_a_command_line_is_found(line: str, capsys: pytest.CaptureFixture[str]) -> None:
