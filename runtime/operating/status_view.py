@@ -35,7 +35,7 @@ def show(looker: Looker, as_json: bool) -> int:
         print(json.dumps(found, indent=1, allow_nan=False))
     else:
         console = _console()
-        console.print(render(found, console.width), highlight=False)
+        _print(render(found, console.width), console)
     return exit_code(found)
 
 
@@ -83,4 +83,11 @@ def _print_again(found: dict[str, Any], as_json: bool, console: Console) -> None
     if as_json:
         print(json.dumps(found, allow_nan=False, separators=(",", ":")), flush=True)
     else:
-        console.print(_picture(found, console), "", highlight=False)
+        _print(Group(_picture(found, console), Text("")), console)
+
+
+def _print(picture: RenderableType, console: Console) -> None:
+    """Without the blanks at the ends of lines, which only a terminal's colours need."""
+    with console.capture() as captured:
+        console.print(picture, highlight=False)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)

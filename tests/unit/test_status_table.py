@@ -11,10 +11,13 @@ import pytest
 from rich.console import Console
 from tests.unit.lookout import Lookout
 
+from reknit.rendezvous.errors import StoreUnavailable
+from reknit.rendezvous.looking import Sight
 from reknit.rendezvous.records import Plan
 from reknit.rendezvous.store.memory import MemoryStore
 from reknit.runtime.cli import main
 from reknit.runtime.config import EXIT_USAGE
+from reknit.runtime.operating import status_view
 from reknit.runtime.operating.opening import NoSuchJobError, which_job
 from reknit.runtime.operating.status_table import render, seconds
 from reknit.runtime.operating.status_view import show
@@ -141,6 +144,41 @@ def test_the_exit_code_says_how_it_is(state: str, code: int, as_json: bool, caps
         assert json.loads(said)["state"] == (state or "absent")
     else:
         assert (state or "absent").upper() in said
+
+
+class Tired:
+    """Looks as often as there is something to see, and is then interrupted."""
+
+    def __init__(self, *sights: Sight | StoreUnavailable) -> None:
+        self.sights = list(sights)
+
+    def see(self, patience: float) -> Sight:
+        if not self.sights:
+            raise KeyboardInterrupt
+        sight = self.sights.pop(0)
+        if isinstance(sight, Exception):
+            raise sight
+        return sight
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_watching_goes_on_while_etcd_is_away_until_it_is_interrupted(
+    as_json: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_view, "EVERY", 0.0)
+    lookout = Lookout()
+    lookout.publish()
+    sight = lookout.see()
+    tired = Tired(sight, StoreUnavailable("etcd is \x1b away"), sight)
+    assert status_view.watch(tired, as_json) == 0  # type: ignore[arg-type]
+    said = capsys.readouterr().out
+    if as_json:
+        found = [json.loads(line) for line in said.splitlines()]
+        assert [one.get("failure") for one in found] == [None, "etcd is \x1b away", None]
+    else:
+        assert said.count("gpt  RUNNING") == 3
+        assert said.count("As it was before: etcd is ? away") == 1
+        assert not any(line.endswith(" ") for line in said.splitlines())
 
 
 @pytest.mark.parametrize("options", [["--etcd", "host:x"], ["--etcd", "h:1", "--job", "a/b"]])
