@@ -3,10 +3,12 @@
 Under a job's prefix (rule 4 of runtime/recovery/PROTOCOL.md):
 
     plan                                          the head
-    plans/<generation>/head                       the same head, kept as history
+    plans/<generation>/head                       the same head, in case the other is lost
     plans/<generation>/<writer>/replica/<slot>    one replica: who sits where in it
     plans/<generation>/<writer>/data/<index>      one data group: who holds this coordinate, by data rank
     plans/<generation>/<writer>/leader            what only the next leader needs: former members, spares, evictions
+
+Beside them lies `history/<generation>`, a record for people (`history.py`).
 
 `writer` is the election revision of the leader that wrote them, and the head names it: a deposed leader's parts are
 never read together with another's head.  A worker finds its slot in its data group's part.
