@@ -6,16 +6,19 @@ own clock, so up to the time between two looks too young.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from reknit.rendezvous.errors import LeaseLost, StoreError
+from reknit.rendezvous.errors import LeaseLost, StoreError, StoreRefused
 from reknit.rendezvous.keys import Keys
 from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.shows import AGAIN, LEASE, TELLS, encode_look
 from reknit.rendezvous.store.protocol import Lease, Store
 from reknit.rendezvous.whole_job import JobRecords, Told, WholeJob
+
+log = logging.getLogger(__name__)
 
 GLANCE = 0.05  # seconds between two looks for whether all agents have told
 
@@ -55,6 +58,7 @@ class Looker:
         self._clock, self._pause = clock, pause
         self._lease: Lease | None = None
         self._looked: float | None = None
+        self._refused = False
         self._since = clock()
         self._revision = 0  # of the first look: what was told before it is old
         self._seen: dict[str, tuple[int, float]] = {}  # agent → of what it tells the revision, and when it was seen
@@ -66,9 +70,7 @@ class Looker:
         """
         begun = self._clock()
         job = self._records.whole()
-        if job.agents:
-            self._look()
-        if job.agents and patience:
+        if job.agents and self._look() and patience:
             self._note(job.told)
             agents = {agent.agent for agent in job.agents}
             while agents - self._seen.keys() and self._clock() - begun < patience:
@@ -90,16 +92,22 @@ class Looker:
             except StoreError:
                 pass  # it runs out by itself
 
-    def _look(self) -> None:
-        """Say that somebody looks, if it is time to."""
+    def _look(self) -> bool:
+        """Say that somebody looks, if it is time to.  False: it must not, or etcd is full; then nobody is asked."""
         now = self._clock()
         if self._looked is not None and now - self._looked < AGAIN:
-            return
+            return True
         anew = self._looked is None or now - self._looked > TELLS
-        revision = self._put()
+        try:
+            revision = self._put()
+        except StoreRefused as error:
+            log.log(logging.DEBUG if self._refused else logging.WARNING, "agents cannot be asked to tell: %s", error)
+            self._refused, self._looked, self._since = True, None, now
+            return False
         if anew:
             self._since, self._revision, self._seen = now, revision, {}
-        self._looked = now
+        self._looked, self._refused = now, False
+        return True
 
     def _put(self) -> int:
         try:

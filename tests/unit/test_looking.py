@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.lookout import KEYS, Lookout
 
-from reknit.rendezvous.errors import StoreUnavailable
+from reknit.rendezvous.errors import StoreRefused, StoreUnavailable
 from reknit.rendezvous.jobs import jobs_in
 from reknit.rendezvous.looking import GLANCE
 from reknit.rendezvous.shows import AGAIN, LEASE, TELLS, Show
@@ -129,6 +129,22 @@ def test_while_the_store_is_away_it_says_so_and_it_goes_on_afterwards(lookout: L
     lookout.looker.close()
     lookout.store.set_available(True)
     assert lookout.see().job.plan is not None
+
+
+def test_who_must_not_write_sees_the_records_and_whatever_others_are_told(
+    lookout: Lookout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise StoreRefused("etcd is full")
+
+    monkeypatch.setattr(lookout.store, "grant", refuse)
+    sight = lookout.see(5.0)
+    assert (sight.told_at, sight.at - sight.since, lookout.waited) == ({}, 0.0, 0.0)
+    assert sight.job.plan is not None
+    lookout.tell(Show("host-a"))
+    lookout.pass_time(5.0)
+    assert lookout.see(5.0).told_at == {"host-a": 1005.0}
+    lookout.looker.close()
 
 
 def test_the_jobs_of_a_store_are_told_apart_from_what_else_lies_there() -> None:
