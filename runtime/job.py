@@ -31,6 +31,7 @@ from reknit.runtime.departure import Departure
 from reknit.runtime.ending import EXIT_ORPHAN, EXIT_STOPPED, Ending, exit_now
 from reknit.runtime.errors import Interrupted
 from reknit.runtime.pipeline import Pipeline, Share
+from reknit.runtime.plain import VARIABLE as PLAIN
 from reknit.runtime.pulse import Pulse
 from reknit.runtime.recovery.formation import choose_backend, prepare
 from reknit.runtime.recovery.groups import Groups
@@ -83,6 +84,11 @@ class Job(Grouped):
 
     def __init__(self) -> None:
         socket = os.environ.get("REKNIT_SOCKET")
+        if not socket and (script := os.environ.get(PLAIN)):
+            raise NotUnderReknit(
+                f"this process runs {script} as a script that knows nothing of reknit, as the word does not occur in "
+                "it: write `import reknit` there, even if another module calls reknit.join()"
+            )
         if not socket:
             raise NotUnderReknit(
                 "this script is not running under reknit: start it with `reknit run --standalone script.py`, "

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from reknit.runtime.config import EXIT_FAILED, Config
+from reknit.runtime.config import EXIT_FAILED, Config, ConfigError
 from reknit.runtime.fleet import Worker
+from reknit.runtime.plain import GIVEN_UP, hosted, is_plain
 from reknit.runtime.supervisor.restart import RestartPolicy, WorkerExit, describe_exit, is_failure, next_restart
 from reknit.runtime.supervisor.supervisor import Exited, Failed, Started, Supervisor, SupervisorEvent
 
@@ -39,6 +40,12 @@ class Keeper:
         self._config, self._workers, self._environment = config, workers, environment
         self._event, self._give_up = event, give_up
         self._supervisor = Supervisor(put, warm=config.warm, modules=("torch", "torch._dynamo", *config.preload))
+        self.plain = config.script is not None and is_plain(config.script)
+        if self.plain and config.spec.axes.size > 1:
+            raise ConfigError(
+                f"{config.script} knows nothing of reknit (the word does not occur in it): it can't have a job with "
+                "--pipe or --model above 1"
+            )
         self._policy = RestartPolicy(config.max_restarts, config.restart_window, backoff=config.backoff)
         self._stopping = False
         self._draining = False
@@ -105,6 +112,8 @@ class Keeper:
             own["OMP_NUM_THREADS"] = "1"  # as torchrun: many workers share the cores
         assert self._config.script is not None  # a sidecar keeps nobody
         script = [self._config.script, *self._config.arguments]
+        if self.plain:
+            script = hosted(script, self._config.max_restarts, self._config.restart_window)
         self._supervisor.start(worker.worker_id, script, {**self._environment, **own})
 
     def _answer_exit(self, worker: Worker, item: Exited, job_finished: bool) -> None:
@@ -130,6 +139,9 @@ class Keeper:
             return  # but whoever was killed as it finished is missed: perhaps only it held its coordinate's last step
         if item.returncode == 0:
             self._give_up(EXIT_FAILED, self._ended_early(worker))
+            return
+        if self.plain and item.returncode == GIVEN_UP:
+            self._give_up(EXIT_FAILED, f"{self._config.script} has failed too often; its last words are above")
             return
         decision = next_restart(worker.exits, now, self._policy)
         if decision.delay_seconds is None:

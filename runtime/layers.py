@@ -16,13 +16,21 @@ from typing import Any
 from reknit.runtime import toml
 from reknit.runtime.config import ConfigError
 from reknit.runtime.options import ACCESS, BY_NAME, OPTIONS, PREFIX, Option, options_of
+from reknit.runtime.plain import VARIABLE as PLAIN
 
 PASSWORD_VARIABLE = "REKNIT_ETCD_PASSWORD"
 CONFIG_VARIABLE = "REKNIT_CONFIG"
 # What an agent sets for its workers (`keeper`); of two of them an option has the name, which a sidecar's container
 # may well be given, but which are no settings of a job that is started inside a worker.
 WORKER_VARIABLE = "REKNIT_WORKER_ID"
-FOR_WORKERS = (WORKER_VARIABLE, "REKNIT_SOCKET", "REKNIT_ADDRESS", "REKNIT_LEASE_SECONDS", "REKNIT_DRAIN_SIGNAL")
+FOR_WORKERS = (
+    WORKER_VARIABLE,
+    "REKNIT_SOCKET",
+    "REKNIT_ADDRESS",
+    "REKNIT_LEASE_SECONDS",
+    "REKNIT_DRAIN_SIGNAL",
+    PLAIN,
+)
 # What Kubernetes sets in every pod of a namespace that has a service whose name begins with "reknit".
 _OF_A_SERVICE = re.compile(r"REKNIT_\w*?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 OPERATING = {option.attribute: option for option in (BY_NAME["job"], BY_NAME["etcd"], *ACCESS)}

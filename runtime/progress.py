@@ -14,10 +14,14 @@ NAMED = 3  # who is held up is listed up to this many
 
 @dataclass
 class Progress:
-    """One agent's view of how its job is getting on.  `quiet_since`: when something was last said or committed."""
+    """One agent's view of how its job is getting on.
+
+    `said`: when something was last said or committed.  `plain`: the script knows nothing of reknit: no steps.
+    """
 
     needed: int
     said: float
+    plain: bool = False
     step: int = 0
     said_step: int = 0
     numbers: dict[str, float] = field(default_factory=dict)  # of the newest step, as far as they have come
@@ -38,7 +42,7 @@ class Progress:
 
         `held_up`: a sentence on each worker that does not come to a place.
         """
-        if now - self.said < EVERY:
+        if now - self.said < EVERY or (self.plain and running and attached > finished):
             return None
         more = [*held_up[:NAMED], *([f"{len(held_up) - NAMED} more are held up"] if len(held_up) > NAMED else [])]
         return "; ".join([self._how_it_goes(now, running, attached, finished), *more])

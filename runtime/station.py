@@ -43,7 +43,8 @@ class Station:
         self.server: Server = Server(path, put, lease_seconds=config.ladder.lease)
         self.workers: dict[str, Worker] = {}
         self.keeper = self._keep(path, put) if config.script is not None else None
-        self.progress = Progress(config.spec.min_replicas * config.spec.axes.size, time.monotonic())
+        plain = self.keeper is not None and self.keeper.plain
+        self.progress = Progress(config.spec.min_replicas * config.spec.axes.size, time.monotonic(), plain)
         self.gaps = Gaps()
         self.head: Head | None = None
         self.finished = False

@@ -1,4 +1,4 @@
-"""A training script that knows nothing of reknit: each step sums a tensor over all, and is noted in $TORCHRUN_NOTES."""
+"""A training script for torchrun and nothing else: each step sums a tensor over all and is noted in $TORCHRUN_NOTES."""
 
 from __future__ import annotations
 

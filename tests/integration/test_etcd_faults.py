@@ -461,7 +461,7 @@ def test_a_refused_watch_goes_on_once_it_is_allowed(
 def reknit_run(folder: Path, endpoint: str, *options: str, password: str | None = None) -> tuple[int, str]:
     """A job on this etcd whose script shows its environment and ends; the exit code and all that was printed."""
     script = folder / "show.py"
-    script.write_text("import os; print('it ran', dict(os.environ))")
+    script.write_text("import os; print('it ran', dict(os.environ))  # without reknit")
     command = [sys.executable, "-m", "reknit.runtime.cli", "run", "--etcd", endpoint, "--job", "j", "--no-warm"]
     environment = {**os.environ, **({} if password is None else {"REKNIT_ETCD_PASSWORD": password})}
     done = subprocess.run(

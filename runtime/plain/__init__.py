@@ -1,0 +1,30 @@
+"""Scripts that know nothing of reknit: each runs in a child of a worker, with the environment that torchrun gives.
+
+The worker is an ordinary one (`host`): it joins, and has a place in the plan, so that there is one membership for all
+scripts.  Whenever a generation ends, or one of the children does not end well, all children are started anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+GIVEN_UP = 77  # a worker's exit code when its job's script has failed too often
+VARIABLE = "REKNIT_PLAIN"  # tells a child why it has no job to join
+
+_START = Path(__file__).with_name("start.py")
+_WORD = re.compile(rb"\breknit\b")
+
+
+def is_plain(script: str) -> bool:
+    """Whether a script knows nothing of reknit: the word does not occur in it.  Unreadable ones are no plain ones."""
+    try:
+        return _WORD.search(Path(script).read_bytes()) is None
+    except OSError:
+        return False
+
+
+def hosted(script: Sequence[str], max_restarts: int, window: float) -> list[str]:
+    """The worker's script, and its arguments, that runs `script` (a path and its arguments) as its child."""
+    return [str(_START), str(max_restarts), str(window), *script]

@@ -1,0 +1,5 @@
+"""The script of a worker whose user's script knows nothing of reknit; see `host`."""
+
+from reknit.runtime.plain.host import main
+
+main()
