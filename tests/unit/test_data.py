@@ -155,6 +155,12 @@ def test_a_shard_indexes_tensors_and_arrays(micro_batch: int) -> None:
     assert shard[-1] == int(shard.indices[-1])
 
 
+def test_only_the_last_shard_of_a_replica_says_so() -> None:
+    for replica in range(3):
+        shards = list(sampler(100, 40, 4, view=RecordingView(3, replica)).shards(0))
+        assert [shard.is_last for shard in shards] == [False] * (len(shards) - 1) + [True]
+
+
 def test_an_unfinished_shard_is_not_consumed() -> None:
     view = RecordingView()
     shards = sampler(100, 8, 4, view=view).shards(0)
