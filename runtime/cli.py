@@ -25,6 +25,7 @@ OPERATING = {
     "drain": ("reknit.runtime.drain_command", "let workers of a running job leave, with nothing lost"),
     "events": ("reknit.runtime.operating.events", "show why each generation of a job came about"),
     "jobs": ("reknit.runtime.operating.jobs", "show the jobs that live in an etcd"),
+    "doctor": ("reknit.runtime.doctor.command", "look whether this host and its etcd can do what reknit needs"),
     "chaos": ("reknit.runtime.chaos.command", "strike a running job again and again, and see how soon it recovers"),
 }
 
