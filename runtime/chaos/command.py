@@ -6,11 +6,9 @@ import argparse
 import re
 from pathlib import Path
 
-from reknit.rendezvous.errors import RecordError, StoreError
-from reknit.rendezvous.keys import check_name
-from reknit.rendezvous.store.endpoints import parse_endpoints
 from reknit.runtime.chaos.choice import KINDS, Orders
 from reknit.runtime.config import ConfigError, EtcdAccess
+from reknit.runtime.operating.opening import check
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -43,14 +41,7 @@ def run(arguments: argparse.Namespace, access: EtcdAccess) -> int:
     """Check the options and begin.  Returns the exit code; raises ReknitError, ConfigError among them."""
     from reknit.runtime.chaos import runner
 
-    try:
-        check_name("--job", arguments.job)
-    except RecordError as error:
-        raise ConfigError(str(error)) from None
-    try:
-        parse_endpoints(arguments.etcd, access.tls is not None)
-    except StoreError as error:
-        raise ConfigError(f"--etcd: {error}") from None
+    check(arguments, access)
     path = arguments.json
     if path is not None and not path.absolute().parent.is_dir():
         raise ConfigError(f"--json {path}: there is no folder {path.absolute().parent}")

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.records import FINISHED, LOST, Member
-from reknit.rendezvous.store.etcd import EtcdStore
 from reknit.runtime.chaos import choice
 from reknit.runtime.chaos.choice import STOP, Fault, Hold, Orders, Situation, choose
 from reknit.runtime.chaos.injector import Grip
@@ -23,8 +22,8 @@ from reknit.runtime.chaos.situation import Job, join_names
 from reknit.runtime.chaos.watch import JobWatch
 from reknit.runtime.config import EtcdAccess
 from reknit.runtime.identity import look, why_no_agent, why_no_worker
+from reknit.runtime.operating.opening import CONNECT_SECONDS, connection
 
-CONNECT_SECONDS = 10.0
 _POLL_SECONDS = 0.02  # between looks at the clock; news from the store comes at once
 _PATIENT_SECONDS = 5.0  # without a fault, before it is said why
 
@@ -53,24 +52,21 @@ def run(chaos: Chaos) -> int:
     Returns 0 if the job recovered from every fault, 1 if not or if there was none.  Raises ReknitError if it can't
     begin.
     """
-    access = chaos.access
-    store = EtcdStore(chaos.etcd, tls=access.tls, user=access.user, password=access.password)
-    watch = JobWatch(store, chaos.job)
-    try:
-        store.connect(timeout=CONNECT_SECONDS)
-        if not watch.exists(CONNECT_SECONDS):
-            raise ChaosError(f"etcd at {chaos.etcd} knows no job {chaos.job}: is it started, under this --job ID?")
-        watch.start()
-        with _until_interrupted() as interrupted:
-            striker = Striker(chaos, watch)
-            try:
-                striker.run(interrupted)
-            finally:
-                striker.close()
-        return _conclude(chaos, striker)
-    finally:
-        watch.close()
-        store.close()
+    with connection(chaos.etcd, chaos.access) as store:
+        watch = JobWatch(store, chaos.job)
+        try:
+            if not watch.exists(CONNECT_SECONDS):
+                raise ChaosError(f"etcd at {chaos.etcd} knows no job {chaos.job}: is it started, under this --job ID?")
+            watch.start()
+            with _until_interrupted() as interrupted:
+                striker = Striker(chaos, watch)
+                try:
+                    striker.run(interrupted)
+                finally:
+                    striker.close()
+            return _conclude(chaos, striker)
+        finally:
+            watch.close()
 
 
 def _conclude(chaos: Chaos, striker: Striker) -> int:

@@ -21,11 +21,8 @@ class NoSuchJobError(ReknitError):
     """It is not clear which job is meant, or there is none."""
 
 
-@contextmanager
-def connected(arguments: argparse.Namespace, access: EtcdAccess) -> Iterator[Store]:
-    """The store that `--etcd` names, connected, for as long as the context.  Raises ConfigError, StoreError."""
-    from reknit.rendezvous.store.etcd import EtcdStore
-
+def check(arguments: argparse.Namespace, access: EtcdAccess) -> None:
+    """Check `--job` (if it is given) and `--etcd`.  Raises ConfigError."""
     try:
         if getattr(arguments, "job", None) is not None:
             check_name("--job", arguments.job)
@@ -34,7 +31,22 @@ def connected(arguments: argparse.Namespace, access: EtcdAccess) -> Iterator[Sto
         raise ConfigError(str(error)) from None
     except StoreError as error:
         raise ConfigError(f"--etcd: {error}") from None
-    store = EtcdStore(arguments.etcd, tls=access.tls, user=access.user, password=access.password)
+
+
+@contextmanager
+def connected(arguments: argparse.Namespace, access: EtcdAccess) -> Iterator[Store]:
+    """The store that `--etcd` names, connected, for as long as the context.  Raises ConfigError, StoreError."""
+    check(arguments, access)
+    with connection(arguments.etcd, access) as store:
+        yield store
+
+
+@contextmanager
+def connection(etcd: str, access: EtcdAccess) -> Iterator[Store]:
+    """The store at these endpoints, connected, for as long as the context.  Raises StoreError."""
+    from reknit.rendezvous.store.etcd import EtcdStore
+
+    store = EtcdStore(etcd, tls=access.tls, user=access.user, password=access.password)
     try:
         store.connect(timeout=CONNECT_SECONDS)
         yield store
