@@ -57,6 +57,7 @@ from reknit.runtime.serving import Serving
 from reknit.runtime.station import Station
 from reknit.runtime.status_source import StatusSource
 from reknit.runtime.supervisor.supervisor import Exited, Failed, Started
+from reknit.runtime.title import name_process
 from reknit.runtime.vigil import Vigil
 
 log = logging.getLogger("reknit.agent")
@@ -86,6 +87,7 @@ class _Turn:
 
 def run(config: Config) -> int:
     """Run the job's part on this host to its end; returns the exit code.  Raises ReknitError if it can't begin."""
+    name_process("reknit-agent")
     logs.set_up(config.log_json)
     events = EventLog(config.events)
     etcd = EmbeddedEtcd(config.data_folder, keep=True) if config.standalone else None

@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from reknit.runtime.title import entitle
+
 running = False  # whether this process runs a script by `run_script`
 at_end: list[Callable[[], None]] = []  # called when the script has ended well, while threads can still be started
 
@@ -40,8 +42,16 @@ def main() -> None:
     """Run the script named by the first argument; the others are its own."""
     if len(sys.argv) < 2:
         sys.exit("reknit: no script given")
+    worker_id = os.environ.get("REKNIT_WORKER_ID")
+    if worker_id is not None:
+        entitle(f"reknit:{worker_id}", title_of(worker_id, sys.argv[1:]))
     use_line_buffered_streams()
     run_script(sys.argv[1:])
+
+
+def title_of(worker_id: str, argv: Sequence[str]) -> str:
+    """A worker's title: whose it is and what it runs.  Not with what arguments, as a secret may be among them."""
+    return f"reknit:{worker_id} {argv[0]}"
 
 
 def run_script(argv: Sequence[str]) -> None:

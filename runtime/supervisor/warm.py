@@ -26,8 +26,15 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from reknit.runtime.supervisor.bootstrap import TO_THE_AGENT, become_fresh, run_script, use_line_buffered_streams
+from reknit.runtime.supervisor.bootstrap import (
+    TO_THE_AGENT,
+    become_fresh,
+    run_script,
+    title_of,
+    use_line_buffered_streams,
+)
 from reknit.runtime.supervisor.packets import receive_packet, send_packet
+from reknit.runtime.title import entitle
 
 # What a warm process must not do while it imports, as environment variables: start BLAS threads, and initialise CUDA
 # only to count devices.
@@ -42,7 +49,7 @@ def main() -> None:
     parser.add_argument("--channel", type=int, required=True)
     parser.add_argument("--preload", action="append", default=[])
     arguments = parser.parse_args()
-    _name_process("reknit-warm")
+    entitle("reknit-warm", "reknit-warm: workers are forked from this process")
     for number in TO_THE_AGENT:  # it ends when its channel does
         signal.signal(number, signal.SIG_IGN)
     channel = socket.socket(fileno=arguments.channel)
@@ -169,19 +176,10 @@ def _become_worker(request: dict[str, Any], stdout: int, stderr: int, go: int) -
     use_line_buffered_streams()
     os.environ.clear()
     os.environ.update(request["environment"])
-    _name_process(f"reknit:{request['worker_id']}")
+    entitle(f"reknit:{request['worker_id']}", title_of(request["worker_id"], request["argv"]))
     try:
         os.chdir(request["folder"])
     except OSError as error:
         print(f"reknit: cannot enter the working folder {request['folder']!r}: {error.strerror}", file=sys.stderr)
         sys.exit(2)
     become_fresh()
-
-
-def _name_process(name: str) -> None:
-    """The name that ps and top show (the kernel keeps 15 bytes)."""
-    try:
-        with open("/proc/self/comm", "wb", buffering=0) as comm:
-            comm.write(name.encode()[:15])
-    except OSError:
-        pass

@@ -200,6 +200,20 @@ def test_scripts_and_folders_that_do_not_exist(host: Host) -> None:
         assert "/does/not/exist" in event.reason
 
 
+def test_ps_shows_which_worker_it_is_and_not_its_arguments(host: Host) -> None:
+    source = "import sys, time; print(sys.argv[1], flush=True); time.sleep(600)"
+    host.start(source, "--token=secret", environment={"REKNIT_WORKER_ID": "w0"})
+    pid = host.next(Started).pid
+    assert host.line() == "--token=secret"
+    assert Path(f"/proc/{pid}/comm").read_text() == "reknit:w0\n"
+    shown = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0")
+    assert shown.startswith("reknit:w0 /")
+    assert f"{host.folder}/w0.py".startswith(shown.removeprefix("reknit:w0 ")), "cut off where there is no more room"
+    if host.supervisor.warm_pid is not None:
+        assert Path(f"/proc/{host.supervisor.warm_pid}/comm").read_text() == "reknit-warm\n"
+    host.supervisor.stop("w0", 0.0)
+
+
 def test_the_kernel_says_who_died_and_how_long_it_lived(host: Host) -> None:
     host.start("import time; print('up'); time.sleep(60)")
     started = host.next(Started)
