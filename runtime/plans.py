@@ -9,7 +9,7 @@ from dataclasses import replace
 from reknit.rendezvous.parts import Head, View, encode_view
 from reknit.rendezvous.records import FINISHED, LOST, Spec
 from reknit.rendezvous.session.events import Assigned, ViewFetched
-from reknit.runtime.config import EXIT_STATE_LOST, Config
+from reknit.runtime.config import EXIT_FAILED, EXIT_STATE_LOST, Config
 from reknit.runtime.fleet import Worker
 from reknit.runtime.settings import WorkerSettings
 from reknit.runtime.station import Station
@@ -48,6 +48,9 @@ class Plans:
         if head.state == LOST:
             failure = station.keeper.last_failure if station.keeper is not None else None
             why = f" ({failure}; all that it said is above)" if failure else ""
+            if station.keeper is not None and station.keeper.plain:
+                station.end(EXIT_FAILED, f"the job cannot go on: all of its workers were lost at once{why}")
+                return
             again = "; if it is started again, it begins at step 0"
             station.end(EXIT_STATE_LOST, f"the job cannot go on: {head.reason}{why}{again}")
 

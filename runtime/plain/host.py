@@ -1,13 +1,15 @@
 """A worker that runs the user's script as a child, together with all others that have a place in the generation.
 
 Several times a second all hosts exchange a `Word` over the data group: so they start and restart their children at the
-same moment, and know when all have ended well.  They train nothing: the job's state stays at step 0.
+same moment, and know when all have ended well; whoever knows that tells newcomers.  They train nothing: the job's state
+stays at step 0.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import sys
 import time
@@ -37,6 +39,7 @@ def main() -> None:
     policy = RestartPolicy(int(sys.argv[1]), float(sys.argv[2]))
     environment = _environment_of_children(sys.argv[3])
     os.environ[_GPUS] = ""  # they are the child's; here they would only cost memory
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # the child gets one as well, and time
     host = Host(join(), sys.argv[3:], environment, policy)
     try:
         host.run()
@@ -58,26 +61,25 @@ class Host:
         self._restarts = 0
         self._exits: list[WorkerExit] = []
         self._start_at = 0.0
-        self._given_up = False
+        self._given_up = self._done = False
         self._why_again = ""  # why the next start is not the first
 
     def run(self) -> None:
-        """Return when the children of all have ended well."""
+        """Ends by SystemExit: when the job has finished, or this worker has drained."""
         while True:
             groups = self._job._present()
             try:
-                if self._stay(groups):
-                    return
+                self._stay(groups)
                 why, error = "the membership changes", None
             except Interrupted as interrupted:
                 why, error = "a worker was lost", interrupted
-            if self.child.started:
+            if self.child.started and not self._done:
                 self._why_again = why
                 self.child.terminate()
             self._job.recovery.leave(error)
 
-    def _stay(self, groups: Groups) -> bool:
-        """Live in one generation; whether all have ended well, else all know a newer one.  Raises Interrupted."""
+    def _stay(self, groups: Groups) -> None:
+        """Live in one generation, until all know a newer one.  Raises Interrupted."""
         job, entered = self._job, time.monotonic()
         world = World.of(groups.view.peers, job.name)
         full = world.size >= job._settings.max_replicas
@@ -86,20 +88,19 @@ class Host:
             said = self._exchange(groups, self._word(world, port))
             self._restarts = said.restarts
             if -said.newest > groups.generation:
-                return False
+                return
             if said.given_up:
                 self.child.end()
                 exit_now(GIVEN_UP)
-            if self.child.started:
-                if said.why:
-                    self._restart(world, said)
-                elif not said.unfinished:
-                    return True
+            if said.done or not said.unfinished:
+                self._finish()
+            elif self.child.started and said.why:
+                self._restart(world, said)
             elif said.port:
                 self._start(world, said)
-            settled = full or time.monotonic() >= entered + SETTLE_SECONDS
-            waits = not self.child.started and not said.ending and not said.port
-            port = _free_port() if world.rank == 0 and waits and settled and time.monotonic() >= self._start_at else 0
+            waits = not (self._done or self.child.started or said.ending or said.port)
+            due = self._start_at if full else max(self._start_at, entered + SETTLE_SECONDS)
+            port = _free_port() if world.rank == 0 and waits and time.monotonic() >= due else 0
             job.phase.enter("running the script")
             self.child.wait(_ROUND_SECONDS if self.child.started else _QUICK_ROUND_SECONDS)
 
@@ -111,6 +112,7 @@ class Host:
             failed=(world.rank + 1) * (ended_badly and is_failure(code)),
             killed=(world.rank + 1) * (ended_badly and not is_failure(code)),
             unfinished=int(code != 0),
+            done=int(self._done),
             ending=int(not self.child.started and not self.child.has_ended()),
             port=port,
             restarts=self._restarts,
@@ -140,6 +142,12 @@ class Host:
                 world.size,
             )
         self._why_again = ""
+
+    def _finish(self) -> None:
+        """All children have ended well: so does the job, as soon as the leader has heard it of all."""
+        if not self._done:
+            self._done = True
+            self._job.telling.report("finished", step=self._job.state.step)
 
     def _restart(self, world: World, said: Word) -> None:
         """One of the children has not ended well: all are started anew, in the same generation."""

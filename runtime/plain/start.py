@@ -2,4 +2,5 @@
 
 from reknit.runtime.plain.host import main
 
-main()
+if __name__ == "__main__":
+    main()

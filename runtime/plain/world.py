@@ -67,16 +67,18 @@ def _number(place: Place) -> int:
 class Word:
     """What each host says in a round; together they say the largest of each number.
 
-    `newest`: minus the newest generation known, so that the sum of it is what all know.  `failed`, `killed`: the rank
-    whose process failed by itself, or was killed, plus 1.  `unfinished`: its process has not ended well yet.  `ending`:
-    it still ends.  `port`: from rank 0, if all are to start now.  `restarts`: how many there have been.  `given_up`:
-    there have been too many.  `teller`: who tells why they start again: the first rank that knows, from the end.
+    `newest`: minus the newest generation known, so that together it is what all know.  `failed`, `killed`: the rank
+    whose process failed by itself, or was killed, plus 1.  `unfinished`: its process has not ended well yet.  `done`:
+    once, those of all had.  `ending`: it still ends.  `port`: from rank 0, if all are to start now.  `restarts`: how
+    many there have been.  `given_up`: there have been too many.  `teller`: who tells why they start again: the first
+    rank that knows, counted from the end.
     """
 
     newest: int
     failed: int = 0
     killed: int = 0
     unfinished: int = 1
+    done: int = 0
     ending: int = 0
     port: int = 0
     restarts: int = 0

@@ -19,6 +19,21 @@ SECONDS = 100.0  # each process imports torch, perhaps on a busy host
 AGAIN = "is started again on all 2 workers, as torchrun would do; to keep the processes that live"
 
 
+SAVES = """
+import os, signal, sys, time
+from pathlib import Path
+
+def save(number, frame):
+    time.sleep(0.5)
+    Path("saved-" + os.environ["RANK"]).touch()
+    sys.exit()
+
+signal.signal(signal.SIGTERM, save)
+print("it is up", flush=True)
+time.sleep(600)
+"""
+
+
 class Plain:
     """Where the script notes its steps, and how it is told to end."""
 
@@ -141,3 +156,14 @@ def test_one_worker_alone_and_a_script_that_just_ends(tmp_path: Path) -> None:
     with JobRun(tmp_path, script, ["--lr", "1"], options=("--standalone",)) as run:
         assert run.wait_end(SECONDS) == 0
         assert "it ran 1 ['--lr', '1'] __main__" in run.output()
+
+
+@pytest.mark.timeout(300)
+def test_a_script_is_asked_to_end_and_has_time_for_it(tmp_path: Path) -> None:
+    script = tmp_path / "saves.py"
+    script.write_text(SAVES)
+    with JobRun(tmp_path, script, replicas="2", options=("--standalone", "--no-warm")) as run:
+        run.wait(lambda: run.output().count("it is up") == 2, SECONDS, "both scripts")
+        os.kill(run.pid, signal.SIGTERM)
+        assert run.wait_end(SECONDS) == 128 + signal.SIGTERM
+    assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-0", "saved-1"]
