@@ -12,12 +12,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from reknit.rendezvous.codec import decode_spec
 from reknit.rendezvous.keys import Keys
 from reknit.rendezvous.leader.judging import Judge
 from reknit.rendezvous.leader.news import News, newest
 from reknit.rendezvous.leader.publisher import Publisher
+from reknit.rendezvous.leader.resigning import Resigning
 from reknit.rendezvous.leader.term import LOOK, Known, Tenure, Term
 from reknit.rendezvous.leader.witness import Witness
 from reknit.rendezvous.parts import Head
@@ -27,6 +29,13 @@ from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.store.protocol import Store, WatchHandle
 
 logger = logging.getLogger(__name__)
+
+
+class Office(Tenure, Protocol):
+    """What a leader asks of its session."""
+
+    def resign(self, rest: float) -> None:
+        """Leave the office, and do not ask for it again before `rest` seconds."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,7 @@ class Leader:
         self,
         store: Store,
         job: str,
-        tenure: Tenure,
+        tenure: Office,
         *,
         spec: Spec | None = None,
         patience: Patience | None = None,
@@ -79,6 +88,7 @@ class Leader:
         self._closed = False
         self._term: Term | None = None
         self._published = 0
+        self._resigning = Resigning()
         self._thread = threading.Thread(target=self._run, name="leader", daemon=True)
 
     def start(self) -> None:
@@ -148,16 +158,28 @@ class Leader:
                 if self._closed:
                     return
                 self._term = term = self._begin(self._revision)
+            failed = False
             try:
                 self._serve(term)
             except Exception:
                 logger.exception("leading failed, will begin again")
+                failed = True
+            self._resign(failed, term.steps)
             with self._condition:
                 self._term = None
                 self._plan, self._given = term.publisher.plan or self._plan, term.assignments.given
                 if self._revision == term.revision and not self._closed:
                     self._condition.wait(LOOK)
                 self._published += term.published
+
+    def _resign(self, failed: bool, steps: int) -> None:
+        """Leave the office to others, if this agent fails at it again and again."""
+        self._resigning = self._resigning.after(failed, steps)
+        rest = self._resigning.rest
+        if rest is not None:
+            self._resigning = self._resigning.resign()
+            logger.error("this agent fails at leading, see above: another one shall lead, for %g s at least", rest)
+            self._tenure.resign(rest)
 
     def _begin(self, revision: int) -> Term:
         publisher = Publisher(self._store, self._keys, revision, self._rejected, self._operation)

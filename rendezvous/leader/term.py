@@ -104,6 +104,7 @@ class Term:
         self.inbox = Inbox()
         self.waiting_for = "nothing is known yet"
         self.published = 0
+        self.steps = 0  # that were done to their end
         self.again: float | None = None
         self._loaded = False
         self._back_at: float | None = None
@@ -198,10 +199,12 @@ class Term:
                 self.standing_spec.keep()
             self._publish(replace(outcome, plan=replace(outcome.plan, reason=begun + outcome.plan.reason)), now)
             self._witnessing.show(self.publisher.plan, spec, members)
+            self.steps += 1
             return
         self._wait(previous, observed, outcome, resting, now)
         self._assign(previous, observed, candidates, spec, now)
         self._clean(same_run, now)
+        self.steps += 1
 
     def _load(self, observed: Sequence[Observed], now: float) -> bool:
         members = [o.member for o in observed]

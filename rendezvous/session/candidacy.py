@@ -77,6 +77,7 @@ class Candidacy:
         self._led = False  # whether this agent is the last that led, as far as is known
         self._make_way_until = 0.0
         self._joining = False
+        self._resigns = False  # the leader key, which is still ours, is to be deleted
         self.lease: Lease | None = None
         self.contact: Contact | None = None
         self.down_since: float | None = None
@@ -135,6 +136,13 @@ class Candidacy:
             if not self._led:
                 self._make_way_until = time.monotonic() + CALM
         self.doubt()
+
+    def resign(self, rest: float) -> None:
+        """Give the office up, and do not ask for it again before `rest` seconds: this agent cannot lead."""
+        with self._condition:
+            self._resigns, self._led = True, False
+            self._make_way_until = max(self._make_way_until, time.monotonic() + rest)
+        self._wake()
 
     @property
     def leader(self) -> str | None:
@@ -273,9 +281,14 @@ class Candidacy:
             leader, lease = self._leader, self.lease
             decision = decide(leader, self._leader_known, lease, self.contact, now)
             deadline = self.contact.deadline if self.contact is not None else now
+        if decision.role is Role.HOLD and self._resigns and leader is not None:
+            self._step_down("it cannot lead, and makes way")
+            self._transact([Compare.mod_revision(leader.key, leader.mod_revision)], Delete(leader.key))
+            return self._timing.retry  # until the watch tells of it
         if decision.role is Role.HOLD:
             self._take_office(decision.revision)
             return deadline - now
+        self._resigns = self._resigns and leader is not None and lease is not None and leader.lease == lease.id
         self._step_down(decision.reason)
         wait = max(self._campaign_at, self._make_way_until if decision.role is Role.CAMPAIGN else 0.0) - now
         if wait > 0:

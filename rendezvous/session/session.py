@@ -254,6 +254,10 @@ class Session:
         """Whether the lease surely stands, so that a leader may publish."""
         return now < self.lease_deadline
 
+    def resign(self, rest: float) -> None:
+        """Give the office up, and do not ask for it again before `rest` seconds: this agent cannot lead."""
+        self._candidacy.resign(rest)
+
     def settles(self, now: float) -> float:
         """When, after an outage of the store, missing records may be taken for losses (`election.Contact`)."""
         return self._candidacy.settles(now)

@@ -679,6 +679,9 @@ def test_a_leader_that_is_not_sure_of_its_lease_does_not_publish(world: World, w
         def settles(self, now: float) -> float:
             return 0.0
 
+        def resign(self, rest: float) -> None:
+            pytest.fail("it has not failed")
+
     tenure = Unsure()
     leader = Leader(world.store, world.job, tenure, patience=PATIENCE)
     leader.start()
