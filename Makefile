@@ -12,7 +12,7 @@ MADE := $(VENV)/made-$(call digest,echo "$(CURDIR)"; $(PYTHON) --version)
 READY := $(VENV)/ready-$(call digest,cat pyproject.toml deploy/constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check soak bench environment clean
+.PHONY: help demo test test-long check soak bench screenshot environment clean
 
 help:
 	@echo "make demo         train a small GPT in six processes while workers are killed under it"
@@ -21,6 +21,7 @@ help:
 	@echo "make check        lint, format, types, import rules"
 	@echo "make soak         ten minutes of faults on a job of three nodes (ARGS='--minutes 1')"
 	@echo "make bench        measure gaps, goodput, checkpoints, overhead and reinit"
+	@echo "make screenshot   take the README's pictures of the page (needs chromium; best with fonts-inter)"
 	@echo "make environment  only make $(VENV)"
 	@echo "make clean        remove $(VENV) and the caches"
 
@@ -45,6 +46,9 @@ soak: $(READY)
 
 bench: $(READY)
 	$(BIN)/python tests/bench $(ARGS)
+
+screenshot: $(READY)
+	$(BIN)/python -m tests.screenshots
 
 environment: $(READY)
 
