@@ -19,6 +19,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 )
 
 from reknit.rendezvous.errors import StoreError
+from reknit.rendezvous.keys import ROOT
 from reknit.rendezvous.store.endpoints import TlsFiles, parse_endpoints
 from reknit.rendezvous.torchrun.agent_store import AgentStore
 from reknit.rendezvous.torchrun.backend import StateBackend
@@ -26,7 +27,7 @@ from reknit.rendezvous.torchrun.handler import Handler
 
 _log = logging.getLogger(__name__)
 
-ROOT = "/reknit-torchrun/"  # not below /reknit/, where each name is a job's
+PREFIX = f"{ROOT}.torchrun/"  # no job can have this name, and who may write jobs may write here
 ACCESS = ("etcd_ca", "etcd_cert", "etcd_key", "etcd_user", "etcd_password_file")
 TIMEOUTS = {"join": 600, "last_call": 30, "close": 30, "heartbeat": 5}  # seconds, as in torch
 TIMES = {"keep_alive_interval": 5, "keep_alive_max_attempt": 3, "read_timeout": 60}  # the last: to reach etcd at all
@@ -100,7 +101,7 @@ def make(parameters: RendezvousParameters) -> Handler:
     except StoreError as error:
         store.close()
         raise RendezvousConnectionError(str(error)) from error
-    prefix = f"{ROOT}{quote(parameters.run_id, safe='')}/"
+    prefix = f"{PREFIX}{quote(parameters.run_id, safe='')}/"
     ttl = max(LEAST_TTL, 4.0 * times["keep_alive_interval"] * times["keep_alive_max_attempt"])
     backend = StateBackend(store, f"{prefix}state", ttl, float(times["read_timeout"]))
     node = DynamicRendezvousHandler._node_desc_generator.generate(

