@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from copy import deepcopy
@@ -52,6 +53,12 @@ def test_the_overlay_is_two_replicas_of_two_stages_and_fits_together() -> None:
         "Service",
         "StatefulSet",
     }
+
+
+def test_the_example_that_the_image_runs_has_a_micro_batch_for_each_replica() -> None:
+    text = (DEPLOY / "examples" / "train_ddp.py").read_text()
+    batch, micro = (int(re.findall(rf"{name}=(\d+)", text)[0]) for name in ("global_batch", "micro_batch"))
+    assert int(environment(build(BASE), "agent")["REKNIT_REPLICAS"].split(":")[1]) <= batch // micro
 
 
 def test_agent_and_worker_meet_at_one_socket() -> None:
