@@ -121,14 +121,18 @@ def test_hosts_come_and_go(plain: Plain, tmp_path: Path) -> None:
             plain.trains(one, 1, alone["port"])
 
             since = len(one.events)
-            hosts.add()
+            three = hosts.add()
             again = started(one, 1, since, world=2)[0]
             plain.trains(one, 2, again["port"])
-            assert "the membership changes" in one.output() + hosts.runs[2].output()
+            assert "the membership changes" in one.output() + three.output()
+
+            since = len(one.events)
+            os.kill(three.pid, signal.SIGTERM)  # it drains
+            assert three.wait_end(SECONDS) == 0
+            plain.trains(one, 1, started(one, 1, since, world=1)[0]["port"])
 
             plain.stop.touch()
             assert one.wait_end(SECONDS) == 0
-            assert hosts.runs[2].wait_end(SECONDS) == 0
         finally:
             hosts.close()
 
