@@ -75,7 +75,7 @@ def _parser(chosen: str | None = None) -> argparse.ArgumentParser:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     _add_settings(parser, RUN)
-    parser.add_argument("script", help="the training script")
+    parser.add_argument("script", help="the training script (one that knows nothing of reknit: as under torchrun)")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="its arguments")
     parser.set_defaults(run=_run)
 
