@@ -59,4 +59,4 @@ class Serving:
 
 def _reason(error: OSError) -> str:
     """Why, without what Python adds to it."""
-    return os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or str(error)
+    return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror or str(error)

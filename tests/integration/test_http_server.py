@@ -9,14 +9,17 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.desk import Desk
 
 from reknit.health import http_server
-from reknit.health.addresses import join_address
+from reknit.health.addresses import join_address, parse_address
 from reknit.health.http import Pages
 from reknit.health.http_server import REQUEST_BYTES, HttpServer
+from reknit.runtime.serving import HttpAddressError
 
 CONNECTIONS = 8
 Wait = Callable[..., None]
@@ -227,3 +230,21 @@ def test_ipv6_is_served_too(wait_until: Wait) -> None:
                 assert answer(sock).endswith(b"127.0.0.1")
         finally:
             server.close()
+
+
+@pytest.mark.parametrize(
+    ("http", "told"), [("127.0.0.1:0", "127.0.0.1"), ("0.0.0.0:0", "10.1.2.3"), ("localhost:0", "localhost")]
+)
+def test_an_agent_tells_where_others_reach_its_pages(tmp_path: Path, http: str, told: str) -> None:
+    desk = Desk(tmp_path, http=http, address="10.1.2.3")
+    serving = desk.agent.serving
+    try:
+        host, port = parse_address(serving.start())
+        assert host == told
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=10.0) as answer:
+            assert answer.read() == b"starting\n"
+        with pytest.raises(HttpAddressError, match=rf"--http 127.0.0.1:{port} cannot be bound: Address already in use"):
+            Desk(tmp_path, http=f"127.0.0.1:{port}").agent.serving.start()
+    finally:
+        serving.close()
+        desk.log.close()

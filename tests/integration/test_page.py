@@ -9,6 +9,8 @@ import copy
 import json
 import re
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +46,14 @@ def number(browser: Browser, name: str) -> int:
     return int(re.sub(r"\D", "", text(browser, name)) or 0)
 
 
+def fetch(address: str, page: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}/{page}", timeout=10.0) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with Browser() as browser:
@@ -77,7 +87,9 @@ def served(status: Any) -> Iterator[str]:
 def test_the_grid_turns_and_the_event_appears_when_a_worker_is_killed(browser: Browser, tmp_path: Path) -> None:
     with JobRun(tmp_path, TRAIN_PIPE, replicas="2", pipe=2, options=("--standalone", "--http", "127.0.0.1:0")) as run:
         run.wait_strength(2, timeout=START_SECONDS)
-        browser.open(f"http://{next(run.of('agent_started'))['http']}/")
+        address = next(run.of("agent_started"))["http"]
+        assert [fetch(address, page)[0] for page in ("healthz", "readyz", "status", "metrics")] == [200] * 4
+        browser.open(f"http://{address}/")
         browser.wait(SHOWN, 10.0)
         browser.wait(f"{CELLS}.length === 4 && {CELLS}.every((cell) => cell.verdict === 'alive')", 10.0)
         before = {cell["worker"]: cell for cell in browser.value(CELLS)}
@@ -93,6 +105,8 @@ def test_the_grid_turns_and_the_event_appears_when_a_worker_is_killed(browser: B
         with run.hold():
             killed = run.kill(victim)
             browser.wait(f"{VACANT} === 2 && {CELLS}.length === 2", 10.0, "the grid to lose a replica")
+            assert fetch(address, "readyz") == (503, f"not attached: {victim}\n")
+            assert fetch(address, "healthz") == (200, "ok\n")
             browser.wait("document.getElementById('shortage').innerText.includes('50 %')", 5.0)
             browser.wait(f"{EVENTS}.some((line) => line.kind === 'loss' && / ms| s/.test(line.text))", 10.0, "the loss")
             assert victim not in {cell["worker"] for cell in browser.value(CELLS)}
@@ -102,6 +116,7 @@ def test_the_grid_turns_and_the_event_appears_when_a_worker_is_killed(browser: B
             assert re.search(r"gap\s*\d+(\.\d)? m?s", lost["text"])
             assert f"lost {victim}" in browser.value("document.getElementById('said').textContent")
         run.wait_strength(2, since)
+        assert fetch(address, "readyz") == (200, "ok\n")
         browser.wait(f"{CELLS}.length === 4 && {CELLS}.every((cell) => cell.verdict === 'alive')", 10.0, "a whole grid")
         after = {cell["worker"]: cell for cell in browser.value(CELLS)}
         assert int(after[victim]["pid"]) == run.pids()[victim] != killed
@@ -266,12 +281,12 @@ def test_a_page_that_nobody_sees_asks_nothing(
         browser.value(
             "Object.defineProperty(document, 'visibilityState', {value: 'hidden', configurable: true}) && undefined"
         )
-        browser.wait("performance.now() > 3500", 10.0)
+        browser.wait("performance.now() > 2500", 10.0)
         before = len(asked)
-        assert 1 <= before <= 3
+        assert 1 <= before <= 2
         browser.value(
             "(() => { delete document.visibilityState; document.dispatchEvent(new Event('visibilitychange')) })()"
         )
-        browser.wait("performance.now() > 3500 && document.getElementById('heard').innerText === 'live'", 5.0)
+        browser.wait("document.getElementById('heard').innerText === 'live'", 5.0)
         wait_until(lambda: len(asked) > before + 1, 5.0, "the page to ask again")
         browser.open("about:blank")

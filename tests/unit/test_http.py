@@ -59,7 +59,7 @@ class _Nothing:
     def read(self, *_: Any) -> bytes:
         return b""
 
-    readline = readlines = __iter__ = read  # type: ignore[assignment]
+    readline = readlines = __iter__ = read
 
     def write(self, *_: Any) -> None:
         pass
