@@ -1,8 +1,8 @@
 """Who is slower than the others at the same work: each rank's own time in a step, compared within its data group.
 
-Pure; the vote carries the times from rank to rank (`runtime.recovery.ballot`).  One vote brings one rank's time, at the
-cost of no message: by turns the slowest one's, and that of the rank whose turn it is.  So a straggler is known to all
-after two steps, whatever the group's size, and what it is compared with, the median, from what comes by turns.
+Pure; the vote carries the times from rank to rank (`runtime.recovery.ballot`).  Every few steps one brings one rank's
+time, at the cost of no message: by turns the slowest one's, and that of the rank whose turn it is.  So a straggler is
+soon known to all, whatever the group's size, and what it is compared with, the median, from what comes by turns.
 
 What is compared is the median of a rank's own last steps.  Each rank is compared with its own coordinate only, since
 stages differ by nature.
@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from statistics import median_low
 from typing import NamedTuple
 
 KEPT = 20  # own steps, of which the median is told
+EVERY = 4  # steps: in the others there is no time to spend on this
 
 
 class Slowest(NamedTuple):
@@ -42,17 +42,19 @@ class Pace:
         self._rank, self._size = rank, size
         self._known, self._sorted = {}, []
         if self._own:
-            self.hear(rank, median_low(self._own))
+            self.hear(rank, self._typical())
 
     def add(self, seconds: float) -> None:
         """This rank's own part of the step that is about to be voted on."""
         self._own.append(seconds)
-        self.hear(self._rank, median_low(self._own))
 
     def told(self, step: int) -> float | None:
-        """What this rank tells in the vote on `step`; None if it is not its turn.  The same `step` for the group."""
-        everybody = step % 2 == 1
-        return self._known.get(self._rank) if everybody or step // 2 % self._size == self._rank else None
+        """What this rank tells in the vote on `step`, which is one of every EVERY; None if it is not its turn."""
+        if not self._own:
+            return None
+        self.hear(self._rank, self._typical())
+        turn, everybody = step // EVERY // 2, step // EVERY % 2 == 1
+        return self._known.get(self._rank) if everybody or turn % self._size == self._rank else None
 
     def hear(self, rank: int, seconds: float) -> None:
         """A rank's time, as it stands now."""
@@ -80,6 +82,10 @@ class Pace:
             return None
         seconds, rank = self._sorted[-1]
         return Slowest(rank, seconds / median)
+
+    def _typical(self) -> float:
+        """The median of this rank's own last steps."""
+        return sorted(self._own)[(len(self._own) - 1) // 2]
 
     def _median(self) -> float | None:
         """Of two the lower one: else nobody of two could be slower than twice the median."""

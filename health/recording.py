@@ -17,7 +17,7 @@ from reknit.health.families import PHASES, Sample
 from reknit.health.ledger import START, Ledger
 from reknit.health.metrics import Metrics
 from reknit.health.straggler import Stragglers
-from reknit.health.worker_record import WorkerRecord, amount, phase_word, slowdown_of, slowest_of
+from reknit.health.worker_record import WorkerRecord, amount, phase_word, slowest_of
 
 log = logging.getLogger("reknit.agent")
 
@@ -155,16 +155,19 @@ class Recording:
         known.phase, known.at = None, at
         if (step := amount(fields.get("step"))) is not None:
             known.step = int(step)
-        timing, known.slowdown = fields.get("timing"), slowdown_of(fields)
+        timing = fields.get("timing")
         if isinstance(timing, Mapping):
             self._see_timing(worker, known, timing, at)
 
     def _see_timing(self, worker: str, known: WorkerRecord, timing: Mapping[str, Any], at: float) -> None:
         if (wait := amount(timing.get("wait"))) is not None:
             self._metrics.observe("reduce_wait_seconds", wait)
-        name, ratio = slowest_of(timing)
-        for sentence in self._stragglers.hear(worker, name, ratio, known.step or 0, at):
-            log.info("%s", sentence)
+        if (slowdown := amount(timing.get("slowdown"))) is not None:
+            known.slowdown = slowdown
+        if "slowest" in timing:  # told every few steps
+            name, ratio = slowest_of(timing)
+            for sentence in self._stragglers.hear(worker, name, ratio, known.step or 0, at):
+                log.info("%s", sentence)
 
     def _on_retried(
         self, worker: str, known: WorkerRecord, generation: int, fields: Mapping[str, Any], at: float

@@ -76,7 +76,7 @@ def phase_word(phase: str, kind: str) -> str:
 
 
 def slowdown_of(committed: Mapping[str, Any]) -> float | None:
-    """How many times its coordinate's median a worker takes, as its event of a committed step says; None: unknown."""
+    """How many times its coordinate's median a worker takes, if its event of a committed step says so."""
     timing = committed.get("timing")
     return amount(timing.get("slowdown")) if isinstance(timing, Mapping) else None
 

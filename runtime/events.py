@@ -7,6 +7,7 @@ Every line has `t` (CLOCK_MONOTONIC seconds, comparable across the processes of 
     worker_started   pid, incarnation (null: the worker tells it when it attaches)
     attached         pid, incarnation
     plan             reason, state, urgent, replicas, spares
+    script_started   pid, rank, world, port, restarts: of a script that knows nothing of reknit
     placed           replica, coordinate, formation
     reinit_begin     -
     reinit_done      seconds, phases (seconds by name, if it has left another generation), formation, group, replica,
@@ -17,8 +18,8 @@ Every line has `t` (CLOCK_MONOTONIC seconds, comparable across the processes of 
     differs          step, coordinate, action (heal, evict; none where no majority says who is right): its state does
     contributed      step, samples, version (before its last gradients go out: others may commit them if it dies then)
     committed        step, samples, version, rolled_forward (if so), timing (own: seconds of its own work; wait: for the
-                     others, in reduction and vote; slowdown: over its coordinate's median; slowest: of its groups, who
-                     and how slow), and what the script logged
+                     others, in reduction and vote; every few steps slowdown: over its coordinate's median, and slowest:
+                     of its groups, who and how slow), and what the script logged
     retried          step, reason
     draining         pid, by, seconds (until the deadline): was asked to leave
     drained          pid, seconds: has left on request; nobody has lost anything
@@ -52,6 +53,9 @@ from reknit.rendezvous.errors import ReknitError
 log = logging.getLogger("reknit.agent")
 
 
+MODE = 0o640  # what a script logs is not everybody's to read, and perhaps a log collector's
+
+
 class EventsError(ReknitError):
     """The events file cannot be opened."""
 
@@ -70,7 +74,7 @@ class EventLog:
         self._torn = False  # whether the file may end within a line of ours
         if path is not None:
             try:
-                self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, MODE)
             except OSError as error:
                 raise EventsError(f"--events {path} cannot be written: {error.strerror}") from None
 

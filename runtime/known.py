@@ -41,7 +41,9 @@ class Known:
         match event:
             case "committed":
                 self._come_to(fields.get("step"))
-                self.committed_at, self.slowdown = now, slowdown_of(fields)
+                self.committed_at = now
+                if (slowdown := slowdown_of(fields)) is not None:  # told every few steps
+                    self.slowdown = slowdown
                 self._enter(STEP, now)
             case "reinit_begin":
                 self._enter(REINIT, now)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from reknit.health.pace import Pace
-from reknit.runtime.recovery.ballot import Ballot, decode, encode
+from reknit.health.pace import EVERY, Pace
+from reknit.runtime.recovery.ballot import decode, encode
 from reknit.runtime.recovery.groups import Groups
 from reknit.runtime.stopwatch import Stopwatch
 
@@ -19,19 +19,22 @@ class Timekeeper:
     def __init__(self) -> None:
         self.stopwatch = Stopwatch()
         self._pace = Pace()
+        self._groups: Groups | None = None
         self._generation = 0
         self._names: list[str] = []
         self._mates: list[str] = []
+        self._due = False  # whether this step is one of those that compare
+        self._slowdown: float | None = None
         self._slowest: tuple[str, float] | None = None
         self._own = self._wait = 0.0
 
     def begin(self, groups: Groups) -> None:
         """An attempt begins."""
-        if groups.generation != self._generation:
-            self._generation = groups.generation
+        if groups is not self._groups:
+            self._groups, self._generation = groups, groups.generation
             self._names = [name.worker_id for name in groups.peers]
             self._mates = [name.worker_id for name in groups.replica.names]
-            self._slowest = None
+            self._slowdown = self._slowest = None
             self._pace.regroup(groups.data_rank, len(self._names))
         self.stopwatch.begin()
 
@@ -46,37 +49,42 @@ class Timekeeper:
 
     def ballot(self, known: int, rank: int, step: int) -> int:
         """This worker's word in the vote on `step` within its data group; `known`: its newest generation."""
-        return encode(known - self._generation, rank, self._pace.told(step))
+        self._due = step % EVERY == 0
+        return encode(known - self._generation, rank, self._pace.told(step) if self._due else None)
 
     def hear(self, word: int) -> int:
         """What the vote says: the newest generation that all of the data group know."""
-        ballot: Ballot = decode(word)
+        ballot = decode(word)
         if ballot.rank is not None:
             self._pace.hear(ballot.rank, ballot.seconds)
+            self._slowdown = self._pace.slowdown
         return self._generation + ballot.ahead
 
     @property
     def slowdown(self) -> int:
         """This worker's slowdown in thousandths, as its replica is told; 0 if it is not known."""
-        ratio = self._pace.slowdown
-        return 0 if ratio is None else round(ratio * PER_ONE)
+        return 0 if self._slowdown is None else round(self._slowdown * PER_ONE)
 
     def voted(self, slowdowns: Sequence[int], seconds: float) -> None:
         """The replica's round has brought each mate's slowdown; the whole vote took so many seconds."""
         self._wait += seconds
+        if not self._due:
+            return
         slowest = self._pace.slowest
-        found = [] if slowest is None else [(self._names[slowest.rank], slowest.ratio)]
-        found += [(self._mates[rank], ratio / PER_ONE) for rank, ratio in enumerate(slowdowns) if ratio > 0]
-        self._slowest = max(found, key=lambda one: one[1], default=None)
+        self._slowest = None if slowest is None else (self._names[slowest.rank], slowest.ratio)
+        if len(slowdowns) > 1 and (ratio := max(slowdowns)) > 0:
+            mate = self._mates[slowdowns.index(ratio)], ratio / PER_ONE
+            self._slowest = mate if self._slowest is None else max(self._slowest, mate, key=lambda one: one[1])
 
     def fields(self) -> dict[str, Any]:
         """What goes with a committed step: seconds of `own` work and of `wait` for the others in reduction and vote.
 
-        `slowdown`: this worker's; `slowest`: of all in its groups, who, and how slow.  Both only once they are known.
+        Every few steps, once they are known: this worker's `slowdown`, and of all in its groups the `slowest`: who, and
+        how slow.
         """
         told: dict[str, Any] = {"own": round(self._own, 6), "wait": round(self._wait, 6)}
-        if (ratio := self._pace.slowdown) is not None:
-            told["slowdown"] = round(ratio, 3)
-        if self._slowest is not None:
+        if self._due and self._slowdown is not None:
+            told["slowdown"] = round(self._slowdown, 3)
+        if self._due and self._slowest is not None:
             told["slowest"] = [self._slowest[0], round(self._slowest[1], 3)]
         return told

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 RANK_BITS, FIGURE_BITS, AHEAD_BITS = 16, 26, 20
 _MOST_RANK, _MOST_FIGURE, _MOST_AHEAD = (1 << RANK_BITS) - 1, (1 << FIGURE_BITS) - 1, (1 << AHEAD_BITS) - 1
+_NOTHING = _MOST_FIGURE << RANK_BITS | _MOST_RANK
 _SCALE = 1 << 20  # a figure is the logarithm (base 2) of nanoseconds: any time fits, to a millionth
 
 
@@ -23,17 +24,24 @@ class Ballot(NamedTuple):
     seconds: float = 0.0
 
 
+_SILENT = Ballot(0)
+
+
 def encode(ahead: int, rank: int = 0, seconds: float | None = None) -> int:
     """The word that a rank puts in; `seconds` None: it has nothing to tell."""
-    word = min(ahead, _MOST_AHEAD)
+    if ahead == 0 and seconds is None:
+        return _NOTHING  # as in most steps
+    word = min(ahead, _MOST_AHEAD) << RANK_BITS + FIGURE_BITS
     if seconds is None or not 0 < seconds < 1e9 or rank > _MOST_RANK:
-        return word << RANK_BITS + FIGURE_BITS | _MOST_FIGURE << RANK_BITS | _MOST_RANK
+        return word | _NOTHING
     figure = max(1, round(math.log2(max(1.0, seconds * 1e9)) * _SCALE))
-    return (word << FIGURE_BITS | _MOST_FIGURE - figure) << RANK_BITS | rank
+    return word | _MOST_FIGURE - figure << RANK_BITS | rank
 
 
 def decode(word: int) -> Ballot:
     """What the minimum of all words says.  The time is of those who know least, which are all, but for a moment."""
+    if word == _NOTHING:
+        return _SILENT
     ahead, figure = word >> RANK_BITS + FIGURE_BITS, _MOST_FIGURE - (word >> RANK_BITS & _MOST_FIGURE)
     if figure == 0:
         return Ballot(ahead)

@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reknit.health.pace import KEPT, Pace
+from reknit.health.pace import EVERY, KEPT, Pace
 from reknit.runtime.recovery.ballot import Ballot, decode, encode
 
 
 def vote(paces: list[Pace], seconds: list[float], step: int) -> None:
-    """One step of a group: each adds its own time, and hears what the minimum of all words says."""
+    """One step of a group: each adds its own time, and hears what the minimum of all words says, if it is time."""
     for pace, own in zip(paces, seconds, strict=True):
         pace.add(own)
+    if step % EVERY:
+        return
     ballot = decode(min(encode(0, rank, pace.told(step)) for rank, pace in enumerate(paces)))
     for pace in paces:
         if ballot.rank is not None:
@@ -37,7 +39,7 @@ def known(pace: Pace) -> tuple[int, float]:
 def test_all_know_the_straggler_by_rank_and_itself_by_how_much(size: int) -> None:
     paces = group(size)
     seconds = [0.1] * (size - 1) + [0.25]
-    for step in range(2 * size + 2):
+    for step in range(2 * EVERY * (size + 1)):
         vote(paces, seconds, step)
     for pace in paces:
         rank, ratio = known(pace)
@@ -50,11 +52,12 @@ def test_all_know_the_straggler_by_rank_and_itself_by_how_much(size: int) -> Non
 def test_in_a_large_group_a_new_straggler_is_known_as_soon_as_its_own_median_shows_it() -> None:
     size = 40
     paces = group(size)
-    for step in range(2 * size):
+    begun = 2 * EVERY * size
+    for step in range(begun):
         vote(paces, [0.1] * size, step)
     slow = [0.1] * size
     slow[7] = 0.3
-    for step in range(2 * size, 2 * size + KEPT // 2 + 2):
+    for step in range(begun, begun + KEPT // 2 + 2 * EVERY):
         vote(paces, slow, step)
     assert {known(pace)[0] for pace in paces} == {7}
     assert known(paces[20])[1] == pytest.approx(3.0, rel=1e-4)
@@ -76,7 +79,7 @@ def test_nothing_is_said_before_half_of_the_group_is_known() -> None:
 
 def test_another_group_knows_others_but_what_this_rank_needs_stays() -> None:
     paces = group(3)
-    for step in range(10):
+    for step in range(10 * EVERY):
         vote(paces, [0.1, 0.1, 0.4], step)
     paces[2].regroup(0, 1)
     assert paces[2].slowdown == 1.0

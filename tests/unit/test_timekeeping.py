@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from reknit.health.pace import EVERY
 from reknit.runtime.pipeline import Pipeline, Share
 from reknit.runtime.recovery.ballot import encode
 from reknit.runtime.stopwatch import StageWatch, Stopwatch
@@ -141,7 +142,9 @@ def step(times: Timekeeper, clock: Clock, seconds: float, share: float, others: 
     times.stopwatch.stop()
     times.reduced(share)
     mine = times.ballot(7, 0, number)
-    peers = [encode(0, 1, others) if number % 2 == 1 or number // 2 % 2 == 1 else encode(0)]
+    turn = number // EVERY
+    speaks = number % EVERY == 0 and (turn % 2 == 1 or turn // 2 % 2 == 1)
+    peers = [encode(0, 1, others if speaks else None)]
     assert times.hear(min(mine, *peers)) == 7
     times.voted([times.slowdown, 3000], 0.5)
     return times.fields()
@@ -153,9 +156,10 @@ def test_the_agent_is_told_the_slowest_of_all_groups_by_name() -> None:
     times.stopwatch = Stopwatch(clock)
     there = groups(0, ["a", "b"], ["a", "mate"])
     told: dict[str, Any] = {}
-    for number in range(8):
+    for number in range(4 * EVERY + 1):
         times.begin(there)
         told = step(times, clock, 0.1, 1.0, 0.2, number)
+        assert ("slowest" in told) == (number % EVERY == 0)
     assert told == {"own": pytest.approx(0.1), "wait": 0.5, "slowdown": 1.0, "slowest": ["mate", 3.0]}
 
 
@@ -165,8 +169,9 @@ def test_a_larger_share_may_take_longer_but_a_smaller_one_need_not_be_quicker() 
         times = Timekeeper()
         times.stopwatch = Stopwatch(clock)
         told: dict[str, Any] = {}
-        for number in range(8):
-            times.begin(groups(0, ["a", "b"], ["a", "mate"]))
+        there = groups(0, ["a", "b"], ["a", "mate"])
+        for number in range(4 * EVERY + 1):
+            times.begin(there)
             told = step(times, clock, seconds, share, 0.2, number)
         assert told["slowdown"] == pytest.approx(1.0, abs=1e-3)
         assert told["own"] == pytest.approx(seconds)
