@@ -158,7 +158,8 @@ def test_the_page_is_whole_and_only_its_own_script_runs() -> None:
         assert f"{kind} 'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" in policy
     # What the policy would not let through must not be there either.
     assert not re.search(
-        r"\bon\w+=|\bstyle=|<script\s|<link[^>]+stylesheet|@import|https?://(?!www\.w3\.org/|\$\{http\}/)", answered.text
+        r"\bon\w+=|\bstyle=|<script\s|<link[^>]+stylesheet|@import|https?://(?!www\.w3\.org/|\$\{http\}/)",
+        answered.text,
     )
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", script)
 
