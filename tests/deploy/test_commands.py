@@ -47,7 +47,7 @@ def command_lines() -> Iterator[tuple[str, str]]:
 def words_of(line: str) -> list[str]:
     """The arguments of a line as written: shell variables and placeholders stand for something, the rest is cut off."""
     line = re.sub(r"\{\{[^}]*\}\}", "120", line)
-    line = line.split("`")[0].split(" || ")[0].rstrip("]'\" ,;.:)")
+    line = re.split(r"`| \|\| | >|;", line)[0].rstrip("]'\" ,.:)")
     if line.count('"') % 2:
         line += '"'
     words = [

@@ -106,11 +106,12 @@ def test_a_shell_and_shellcheck_find_nothing(tmp_path: Path) -> None:
 
 def test_one_agent_a_node_and_an_etcd_on_the_first_three(cluster: Cluster) -> None:
     assert cluster.run("train.py", "--steps", "5", REKNIT_PIPE="2") == 0
-    (reknit,) = cluster.said("reknit")
+    (reknit,) = cluster.said("reknit run")
     assert reknit == (
         "reknit run --agent node1 --workers 2 --drain-signal USR1 --drain-deadline 120 train.py --steps 5"
     )
-    assert cluster.said("REKNIT_") == [
+    assert cluster.said("reknit") == ["reknit jobs", reknit]  # none starts before etcd answers
+    assert cluster.said("REKNIT_")[-4:] == [
         "REKNIT_ETCD=node1:20154,node2:20154,node3:20154",
         "REKNIT_JOB=gpt-77",
         "REKNIT_PIPE=2",
@@ -155,11 +156,17 @@ def test_a_script_that_fails_is_not_requeued_and_none_is_a_mistake(cluster: Clus
     assert cluster.run() == 2
 
 
+def test_an_etcd_that_does_not_come_up_ends_it(cluster: Cluster) -> None:
+    (cluster.folder / "reknit").write_text('#!/usr/bin/env bash\necho "reknit $*" >> "$CALLS"\nexit 1\n')
+    assert cluster.run("train.py") == 1
+    assert set(cluster.said("reknit")) == {"reknit jobs"}
+
+
 def test_a_typo_in_a_variable_is_found(cluster: Cluster) -> None:
     broken = cluster.folder / "broken"
     broken.write_text(SCRIPT.read_text().replace("SLURM_JOB_NODELIST", "SLURM_JOB_NODES"))
     assert cluster.run("train.py", script=broken) != 0
-    assert not cluster.said("reknit")
+    assert not cluster.said("reknit run")
 
 
 def test_slurm_tells_in_time_for_a_drain() -> None:
