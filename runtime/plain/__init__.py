@@ -10,21 +10,23 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from reknit.runtime.supervisor.restart import RestartPolicy
+
 GIVEN_UP = 77  # a worker's exit code when its job's script has failed too often
 VARIABLE = "REKNIT_PLAIN"  # tells a child why it has no job to join
 
 _START = Path(__file__).with_name("start.py")
-_WORD = re.compile(rb"\breknit\b")
+_WORD = re.compile(rb"reknit", re.IGNORECASE)
 
 
 def is_plain(script: str) -> bool:
-    """Whether a script knows nothing of reknit: the word does not occur in it.  Unreadable ones are no plain ones."""
+    """Whether a script knows nothing of reknit: the word does not occur in it.  Who cannot be read is not plain."""
     try:
         return _WORD.search(Path(script).read_bytes()) is None
     except OSError:
         return False
 
 
-def hosted(script: Sequence[str], max_restarts: int, window: float) -> list[str]:
+def hosted(script: Sequence[str], policy: RestartPolicy) -> list[str]:
     """The worker's script, and its arguments, that runs `script` (a path and its arguments) as its child."""
-    return [str(_START), str(max_restarts), str(window), *script]
+    return [str(_START), str(policy.max_restarts), str(policy.window), str(policy.backoff), *script]

@@ -35,12 +35,13 @@ _GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 def main() -> None:
-    """`sys.argv`: ours, the most restarts for failures, the window for these in seconds, the script, its arguments."""
-    policy = RestartPolicy(int(sys.argv[1]), float(sys.argv[2]))
-    environment = _environment_of_children(sys.argv[3])
+    """`sys.argv`: ours, the restart policy's most restarts, window and backoff, the script, its arguments."""
+    policy = RestartPolicy(int(sys.argv[1]), float(sys.argv[2]), backoff=float(sys.argv[3]))
+    script = sys.argv[4:]
+    environment = _environment_of_children(script[0])
     os.environ[_GPUS] = ""  # they are the child's; here they would only cost memory
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # the child gets one as well, and time
-    host = Host(join(), sys.argv[3:], environment, policy)
+    host = Host(join(), script, environment, policy)
     try:
         host.run()
     finally:

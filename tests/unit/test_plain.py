@@ -17,6 +17,7 @@ from reknit.runtime.plain import VARIABLE, hosted, is_plain
 from reknit.runtime.plain.child import Child
 from reknit.runtime.plain.world import Word, World
 from reknit.runtime.progress import EVERY, Progress
+from reknit.runtime.supervisor.restart import RestartPolicy
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,7 @@ from reknit.runtime.progress import EVERY, Progress
         ("import reknit\n", False),
         ("from reknit import join\n", False),
         ("# started by reknit\n", False),
-        ("unreknitted = 1\n", True),
+        ("import os\nworker = os.environ['REKNIT_WORKER_ID']\n", False),
         ("", True),
     ],
 )
@@ -41,9 +42,9 @@ def test_a_script_that_cannot_be_read_is_left_to_whoever_runs_it(tmp_path: Path)
 
 
 def test_the_host_is_a_script_of_ours() -> None:
-    start, *rest = hosted(["train.py", "--lr", "1"], 3, 300.0)
+    start, *rest = hosted(["train.py", "--lr", "1"], RestartPolicy(3, 300.0, backoff=0.5))
     assert Path(start).is_file()
-    assert rest == ["3", "300.0", "train.py", "--lr", "1"]
+    assert rest == ["3", "300.0", "0.5", "train.py", "--lr", "1"]
 
 
 def test_it_has_no_pipeline(tmp_path: Path) -> None:
