@@ -280,6 +280,7 @@ class Agent:
         except Exception as error:
             log.exception("%.300r could not be handled", item)
             if isinstance(item, PeerEvent):
+                self.station.server.counters["malformed"] += 1
                 self.station.server.drop(item.peer, f"what it said could not be handled: {error}")
             elif isinstance(item, Started | Exited | Failed):  # nobody else will ever answer it
                 self.station.end(EXIT_FAILED, f"{item.worker_id} cannot be kept running: {error}")

@@ -80,6 +80,7 @@ class Attending:
             why = "this agent has no such worker" if worker is None else why_not(worker, peer, kept)
         except RecordError as error:
             why = str(error)
+            station.server.counters["malformed"] += 1
         if worker is None or why:
             self._refuse(peer, why)
             return
@@ -122,6 +123,7 @@ class Attending:
             member = self._after(worker, worker.member, kind, item.message)
         except RecordError as error:
             log.error("%s is dropped: %s", worker.worker_id, error)
+            station.server.counters["malformed"] += 1
             station.server.drop(item.peer, str(error))
             return
         if not worker.gone:

@@ -7,6 +7,16 @@ import logging
 import sys
 
 
+class _Text(logging.Formatter):
+    """One line, or several for an exception; what a terminal would obey rather than show is replaced."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        if text.isprintable():
+            return text
+        return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
+
+
 class _Json(logging.Formatter):
     """One JSON object a line."""
 
@@ -25,7 +35,7 @@ class _Json(logging.Formatter):
 def set_up(as_json: bool) -> None:
     """Log reknit's own lines to standard error; other libraries' warnings as well."""
     handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s reknit %(levelname).1s %(message)s", "%H:%M:%S")
+    text = _Text("%(asctime)s reknit %(levelname).1s %(message)s", "%H:%M:%S")
     handler.setFormatter(_Json() if as_json else text)
     root = logging.getLogger()
     root.handlers[:] = [handler]

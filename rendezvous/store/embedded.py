@@ -166,7 +166,7 @@ class EmbeddedEtcd:
 
     def _make_folder(self) -> None:
         if self._given_folder is not None:
-            self._given_folder.mkdir(parents=True, exist_ok=True)
+            self._given_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._folder = self._given_folder
             return
         _remove_abandoned_folders()

@@ -67,6 +67,11 @@ def parse_endpoints(given: str | Sequence[str], tls: bool) -> tuple[Endpoint, ..
     Raises StoreError for anything else.
     """
     texts = given.split(",") if isinstance(given, str) else [part for text in given for part in text.split(",")]
+    if any("@" in text for text in texts):  # what is before it may be a secret, so it is not repeated
+        raise StoreError(
+            "an address of etcd is not host:port but names a user before an @: give it by --etcd-user NAME, and the "
+            "password by --etcd-password-file FILE"
+        )
     endpoints = [_parse(text.strip(), tls) for text in texts if text.strip()]
     if not endpoints:
         raise StoreError("no address of etcd was given: give host:port, or several separated by commas")
@@ -92,6 +97,6 @@ def _parse(text: str, tls: bool) -> Endpoint:
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise StoreError(f"the etcd address {text!r} is not host:port: {error}") from error
-    if not host or port == 0 or parts.path not in ("", "/") or parts.username is not None or parts.query:
+    if not host or port == 0 or parts.path not in ("", "/") or parts.query:
         raise StoreError(f"the etcd address {text!r} is not host:port")
     return Endpoint(host, DEFAULT_PORT if port is None else port)

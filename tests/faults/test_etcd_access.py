@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
+import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.faults.certificates import Pki
 from tests.faults.etcd_cluster import EtcdCluster
 from tests.faults.harness import TRAIN_DATA
-from tests.faults.hosts import Hosts
+from tests.faults.hosts import JOB, Hosts
 from tests.faults.outage import Ordeal
 
 USER, PASSWORD = "trainer", "a pass phrase"
@@ -69,6 +75,39 @@ def test_certificates_are_rotated(guarded: Guarded) -> None:
         guarded.etcd.only.restart()  # refuses the old ones from now on
         guarded.etcd.wait_healthy()
     guarded.replace_a_worker()
+
+
+def test_the_password_is_nowhere_to_be_seen(guarded: Guarded) -> None:
+    """Not in a command line, in a worker's environment, in what the agents print, write or serve."""
+    seen: dict[str, str] = {}
+    for run in guarded.hosts.living:
+        (started,) = run.of("agent_started")
+        for path in ("/status", "/metrics", "/"):
+            with urllib.request.urlopen(f"http://{started['http']}{path}", timeout=10) as page:
+                seen[f"{run.name}{path}"] = page.read().decode()
+        seen[f"{run.name} printed"], seen[f"{run.name} events"] = run.output(), run.events_path.read_text()
+        for pid, command in run.processes().items():
+            seen[f"{run.name} {pid}"] = command + Path(f"/proc/{pid}/environ").read_text(errors="replace")
+    assert len(seen) >= 8 * REPLICAS, "of each host five texts, an agent, its warm process, its worker"
+    assert not [where for where, text in seen.items() if PASSWORD in text]
+
+
+def test_a_command_gets_in_by_variables_alone(guarded: Guarded) -> None:
+    pki = guarded.pki
+    access = {
+        "REKNIT_ETCD": guarded.etcd.endpoint,
+        "REKNIT_ETCD_CA": str(pki.tls.ca),
+        "REKNIT_ETCD_CERT": str(pki.client),
+        "REKNIT_ETCD_KEY": str(pki.client_key),
+        "REKNIT_ETCD_USER": USER,
+        "REKNIT_ETCD_PASSWORD": PASSWORD,
+    }
+    command = [sys.executable, "-m", "reknit.runtime.cli", "jobs", "--json"]
+    answer = subprocess.run(
+        command, env={**os.environ, **access}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert [json.loads(line)["job"] for line in answer.stdout.splitlines()] == [JOB]
 
 
 def test_the_job_finishes(guarded: Guarded) -> None:

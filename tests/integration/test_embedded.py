@@ -6,6 +6,7 @@ import importlib.util
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -62,6 +63,7 @@ def test_a_temporary_one_leaves_nothing_behind() -> None:
 def test_a_given_folder_keeps_the_data(tmp_path: Path, wait_until: WaitUntil) -> None:
     with EmbeddedEtcd(tmp_path / "new" / "folder") as server:
         assert put_and_get(server.endpoint, b"1") is None
+        assert stat.S_IMODE(server.folder.stat().st_mode) == 0o700
     with EmbeddedEtcd(tmp_path / "new" / "folder") as server:
         assert put_and_get(server.endpoint, b"2") == b"1"
         endpoint = server.endpoint

@@ -114,6 +114,7 @@ def test_a_report_that_does_not_fit_drops_its_worker_alone(desk: Desk, message: 
     who = desk.attach(peer("w0"))
     desk.say(who, **message)
     assert [dropped for dropped, _ in desk.dropped] == [who]
+    assert desk.agent.station.server.counters["malformed"] == 1
 
 
 def test_garbage_from_the_store_ends_nothing(desk: Desk) -> None:
@@ -126,6 +127,7 @@ def test_garbage_from_the_store_ends_nothing(desk: Desk) -> None:
 
 def test_a_full_disk_is_told_once_and_leaves_whole_lines(tmp_path: Path, caplog: Any, monkeypatch: Any) -> None:
     log = EventLog(tmp_path / "events")
+    assert not (tmp_path / "events").stat().st_mode & 0o007, "it is not everybody's to read"
     log.write("one", None, 0)
     write, room = os.write, 10
 
@@ -196,6 +198,7 @@ def test_a_bad_greeting_does_not_make_a_slot(desk: Desk) -> None:
     desk.attach(peer("w1", 2, coordinate=-1))
     desk.attach(peer("w2", 3, ready=2**62))
     assert len(desk.dropped) == 3
+    assert desk.agent.station.server.counters["malformed"] == 3
     assert not desk.agent.station.workers
 
 

@@ -35,7 +35,7 @@ def test_addresses_are_read(given: str | list[str], tls: bool, parsed: list[str]
         ("a:0", False, "not host:port"),
         ("a:65536", False, "not host:port"),
         ("a:1/path", False, "not host:port"),
-        ("user@a:1", False, "not host:port"),
+        ("user@a:1", False, "--etcd-user"),
         (":2379", False, "not host:port"),
         ("[::1", False, "not host:port"),
     ],
@@ -43,3 +43,11 @@ def test_addresses_are_read(given: str | list[str], tls: bool, parsed: list[str]
 def test_what_is_no_address_is_refused(given: str | list[str], tls: bool, complaint: str) -> None:
     with pytest.raises(StoreError, match=complaint):
         parse_endpoints(given, tls)
+
+
+@pytest.mark.parametrize("given", ["http://me:secret@a:1", "me:sec,ret@a:1", "b:2,me:secret@a:1,c", "secret@"])
+def test_a_secret_in_an_address_is_not_repeated(given: str) -> None:
+    with pytest.raises(StoreError) as raised:
+        parse_endpoints(given, False)
+    assert "ret" not in str(raised.value)
+    assert "--etcd-password-file" in str(raised.value)
