@@ -231,7 +231,8 @@ def _port_problems(manifests: Sequence[Manifest]) -> list[str]:
     ]
     for monitor in (m for m in manifests if m["kind"] == "PodMonitor"):
         used += [endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]]
-    problems = [f"no container has a port {port}" for port in used if port not in named]
+    known = {*named, *named.values()}
+    problems = [f"no container has a port {port}" for port in used if port not in known]
     told = environment(manifests, "agent").get("REKNIT_HTTP", "")
     if told.rpartition(":")[2] != str(named.get("http")):
         problems.append(f"the agent listens on {told}, but its port http is {named.get('http')}")
