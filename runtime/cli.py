@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from reknit import __version__
 from reknit.rendezvous.errors import ReknitError
@@ -31,7 +31,23 @@ OPERATING = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence, without the whole usage."""
+    """Says what is wrong in one sentence, without the whole usage.
+
+    Options are not abbreviated, and unknown ones are named without what they were given: `--etcd-password secret` must
+    neither mean another option nor come into a log.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As ever, but here nothing may be left over."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+            hint = layers.nearest(options[0], self._option_string_actions, "") if options else ""
+            self.error(f"unrecognized arguments: {' '.join(options or unknown)}{hint}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_USAGE, f"reknit: {message}; see `{self.prog} --help`\n")

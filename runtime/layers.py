@@ -130,11 +130,11 @@ def _taken(read: Any, value: Any, source: str) -> Any:
         raise ConfigError(str(error)) from None
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str], otherwise: str = "; `reknit run --help` names what it knows") -> str:
     """The known name that was probably meant, as the end of a sentence."""
     found: Sequence[str] = difflib.get_close_matches(name.lower(), [each.lower() for each in known], 1, 0.6)
     if not found:
-        return "; `reknit run --help` names what it knows"
+        return otherwise
     return f"; did you mean {found[0].upper() if name.startswith(PREFIX) else found[0]}?"
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from reknit.rendezvous.errors import ReknitError
 from reknit.runtime.demo.situation import DEAD, Situation
+from reknit.runtime.options import PREFIX
 
 STEP_MS = 80
 _CONTEXT, _MICRO_BATCH, _MICRO_BATCHES = 64, 4, 6
@@ -39,6 +40,11 @@ class DemoError(ReknitError):
     """The demo itself cannot go on."""
 
 
+def _environment() -> dict[str, str]:
+    """Ours, but for settings of a job: the demo's are its own."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+
+
 class Training:
     """`reknit run` of the GPT example; the constructor starts nothing, `start` does.
 
@@ -59,7 +65,7 @@ class Training:
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _RUN_BOUND_TO_PARENT, str(os.getpid()), *self._arguments()],
-                env={**os.environ, **({} if self._has_gpus() else {"CUDA_VISIBLE_DEVICES": ""})},
+                env={**_environment(), **({} if self._has_gpus() else {"CUDA_VISIBLE_DEVICES": ""})},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -126,6 +126,9 @@ def test_with_etcd_this_host_has_one_worker_unless_told(script: str) -> None:
         (["--etcd", "https://127.0.0.1:1", "--job", "j"], "asks for TLS"),
         (["--etcd", "h:p:q", "--job", "j"], "--etcd"),
         (["--no-such-thing"], "--no-such-thing"),
+        (["--replica=2"], "unrecognized arguments: --replica; did you mean --replicas?"),
+        (["--det", "3"], "did you mean --detect?"),
+        (["--etcd-password=secret"], "unrecognized arguments: --etcd-password; did you mean --etcd-password-file?"),
     ],
 )
 def test_bad_usage_is_one_sentence_and_exit_code_2(
@@ -139,6 +142,7 @@ def test_bad_usage_is_one_sentence_and_exit_code_2(
     assert code == 2
     assert says in error
     assert error.count("\n") == 1
+    assert "secret" not in error
     assert "Traceback" not in error
 
 

@@ -185,8 +185,7 @@ def test_a_command_that_operates_a_job_hears_the_environment(
 ) -> None:
     assert cli.main(["drain", "w0"]) == 2
     said = capsys.readouterr().err
-    assert "--job ID is needed (or REKNIT_JOB)" in said
-    monkeypatch.setenv("REKNIT_JOB", "gpt")
+    assert "--etcd H:P,H:P is needed (or REKNIT_ETCD)" in said
     monkeypatch.setenv("REKNIT_ETCD", "no/such")
     assert cli.main(["drain", "w0"]) == 2
     assert "no/such" in capsys.readouterr().err
