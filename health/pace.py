@@ -18,11 +18,12 @@ KEPT = 20  # own steps, of which the median is told
 EVERY = 4  # steps: in the others there is no time to spend on this
 
 
-class Slowest(NamedTuple):
-    """The slowest rank of a group: how many times its group's median it takes."""
+class Pacing(NamedTuple):
+    """How slow a rank is: how many times its group's median it takes, and how much longer (seconds)."""
 
     rank: int
     ratio: float
+    behind: float
 
 
 class Pace:
@@ -69,19 +70,19 @@ class Pace:
         insort(self._sorted, (seconds, rank))
 
     @property
-    def slowdown(self) -> float | None:
-        """This rank's time over the group's median (of two, the quicker one); None while too few are known."""
+    def own(self) -> Pacing | None:
+        """This rank beside the group's median (of two, the quicker one's); None while too few are known."""
         median, own = self._median(), self._known.get(self._rank)
-        return None if median is None or own is None else own / median
+        return None if median is None or own is None else Pacing(self._rank, own / median, own - median)
 
     @property
-    def slowest(self) -> Slowest | None:
+    def slowest(self) -> Pacing | None:
         """The slowest rank that is known; None while too few are."""
         median = self._median()
         if median is None:
             return None
         seconds, rank = self._sorted[-1]
-        return Slowest(rank, seconds / median)
+        return Pacing(rank, seconds / median, seconds - median)
 
     def _typical(self) -> float:
         """The median of this rank's own last steps."""

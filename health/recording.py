@@ -164,9 +164,8 @@ class Recording:
             self._metrics.observe("reduce_wait_seconds", wait)
         if (slowdown := amount(timing.get("slowdown"))) is not None:
             known.slowdown = slowdown
-        if "slowest" in timing:  # told every few steps
-            name, ratio = slowest_of(timing)
-            for sentence in self._stragglers.hear(worker, name, ratio, known.step or 0, at):
+        if (slowest := slowest_of(timing)) is not None:  # told every few steps
+            for sentence in self._stragglers.hear(worker, slowest, known.step or 0, at):
                 log.info("%s", sentence)
 
     def _on_retried(

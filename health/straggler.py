@@ -7,9 +7,18 @@ it gets on (`verdict` judges who does not).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-RATIO = 1.5  # of its coordinate's median
+RATIO, BEHIND = 1.5, 0.01  # of its coordinate's median, and seconds: less than that is the noise of a busy host
 STEPS, SECONDS = 20, 5.0  # for so many steps, and so long, it must have been so
+
+
+class Slow(NamedTuple):
+    """A worker: how many times its coordinate's median it takes, and how much longer (seconds)."""
+
+    name: str
+    ratio: float
+    behind: float
 
 
 @dataclass
@@ -28,9 +37,9 @@ class Stragglers:
     def __init__(self) -> None:
         self._told: dict[str, _Told] = {}
 
-    def hear(self, teller: str, slowest: str | None, ratio: float, step: int, now: float) -> list[str]:
-        """At `step`, `slowest` is the slowest in the groups of the worker `teller`.  Sentences to say, if any."""
-        slow = slowest if ratio >= RATIO else None
+    def hear(self, teller: str, slowest: Slow, step: int, now: float) -> list[str]:
+        """Who at `step` is the slowest in the groups of the worker `teller`; returns the sentences to say, if any."""
+        slow = slowest.name if slowest.ratio >= RATIO and slowest.behind >= BEHIND else None
         told = self._told.setdefault(teller, _Told(slow, step, now))
         if slow != told.slow or step < told.step:
             told.slow, told.step, told.since = slow, step, now
@@ -41,9 +50,10 @@ class Stragglers:
         if before is not None and before not in self.names:
             sentences.append(f"{before} is no straggler any more")
         if slow is not None and slow not in self.names:
+            count, ratio = step - told.step, slowest.ratio
             sentences.append(
-                f"{slow} is a straggler: for {step - told.step} steps it has taken {ratio:.1f} times as long as "
-                "others at the same place for its own work, and they wait for it"
+                f"{slow} is a straggler: for {count} steps it has taken {ratio:.1f} times as long as others at "
+                "the same place for its own work, and they wait for it"
             )
         told.straggler = slow
         return sentences

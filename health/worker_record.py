@@ -9,8 +9,10 @@ from typing import Any
 
 from reknit.health.families import CAUSES, Sample
 from reknit.health.ledger import DRAIN, REINIT, START, WAIT, Ledger
+from reknit.health.straggler import Slow
 
 LONG, SILENT = "long", "silent"
+LONGEST_NAME = 300
 
 # A phase in a worker's words, which may be the script's own, and in the metrics', which are few.
 PHASE_WORDS = {
@@ -81,13 +83,13 @@ def slowdown_of(committed: Mapping[str, Any]) -> float | None:
     return amount(timing.get("slowdown")) if isinstance(timing, Mapping) else None
 
 
-def slowest_of(timing: Mapping[str, Any]) -> tuple[str | None, float]:
-    """Who is the slowest, and by how much, in the words of a worker."""
+def slowest_of(timing: Mapping[str, Any]) -> Slow | None:
+    """Who is the slowest, and by how much, in the words of a worker; None if they do not fit."""
     told = timing.get("slowest")
-    if not isinstance(told, list) or len(told) != 2 or not isinstance(told[0], str) or len(told[0]) > 300:
-        return None, 0.0
-    ratio = amount(told[1])
-    return (told[0], ratio) if ratio is not None else (None, 0.0)
+    if not isinstance(told, list) or len(told) != 3 or not isinstance(told[0], str) or len(told[0]) > LONGEST_NAME:
+        return None
+    ratio, behind = amount(told[1]), amount(told[2])
+    return None if ratio is None or behind is None else Slow(told[0], ratio, behind)
 
 
 def amount(value: Any) -> float | None:

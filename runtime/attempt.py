@@ -151,8 +151,9 @@ class Attempt:
         word = torch.tensor([times.ballot(recovery.known, groups.data.rank, step)], dtype=torch.int64)
         groups.data.all_reduce(word, "min")
         injection.reach("half voted", step)
-        said = groups.rounds.say((times.hear(int(word.item())), times.slowdown))
-        times.voted([words[1] for words in said], time.perf_counter() - begun)
+        known = times.hear(int(word.item()))
+        said = groups.rounds.say((known, *times.words()))
+        times.voted([words[1:3] for words in said], time.perf_counter() - begun)
         return min(words[0] for words in said)
 
 

@@ -19,7 +19,7 @@ Every line has `t` (CLOCK_MONOTONIC seconds, comparable across the processes of 
     contributed      step, samples, version (before its last gradients go out: others may commit them if it dies then)
     committed        step, samples, version, rolled_forward (if so), timing (own: seconds of its own work; wait: for the
                      others, in reduction and vote; every few steps slowdown: over its coordinate's median, and slowest:
-                     of its groups, who and how slow), and what the script logged
+                     of its groups, who, how slow, and seconds behind), and what the script logged
     retried          step, reason
     draining         pid, by, seconds (until the deadline): was asked to leave
     drained          pid, seconds: has left on request; nobody has lost anything

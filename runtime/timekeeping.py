@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from reknit.health.pace import EVERY, Pace
+from reknit.health.pace import EVERY, Pace, Pacing
 from reknit.runtime.recovery.ballot import decode, encode
 from reknit.runtime.recovery.groups import Groups
 from reknit.runtime.stopwatch import Stopwatch
 
-PER_ONE = 1000  # a slowdown in a round of the replica is a whole number of thousandths
+THOUSAND, MILLION = 1000, 1_000_000  # in a round of the replica, all are whole numbers
+
+
+class Told(NamedTuple):
+    """Who is how slow: over the median of its like, and seconds behind it."""
+
+    name: str
+    ratio: float
+    behind: float
 
 
 class Timekeeper:
@@ -24,8 +32,8 @@ class Timekeeper:
         self._names: list[str] = []
         self._mates: list[str] = []
         self._due = False  # whether this step is one of those that compare
-        self._slowdown: float | None = None
-        self._slowest: tuple[str, float] | None = None
+        self._compared: Pacing | None = None  # this worker itself
+        self._slowest: Told | None = None
         self._own = self._wait = 0.0
 
     def begin(self, groups: Groups) -> None:
@@ -34,7 +42,7 @@ class Timekeeper:
             self._groups, self._generation = groups, groups.generation
             self._names = [name.worker_id for name in groups.peers]
             self._mates = [name.worker_id for name in groups.replica.names]
-            self._slowdown = self._slowest = None
+            self._compared = self._slowest = None
             self._pace.regroup(groups.data_rank, len(self._names))
         self.stopwatch.begin()
 
@@ -57,34 +65,35 @@ class Timekeeper:
         ballot = decode(word)
         if ballot.rank is not None:
             self._pace.hear(ballot.rank, ballot.seconds)
-            self._slowdown = self._pace.slowdown
+            self._compared = self._pace.own
         return self._generation + ballot.ahead
 
-    @property
-    def slowdown(self) -> int:
-        """This worker's slowdown in thousandths, as its replica is told; 0 if it is not known."""
-        return 0 if self._slowdown is None else round(self._slowdown * PER_ONE)
+    def words(self) -> tuple[int, int]:
+        """How slow this worker is, as its replica is told: thousandths of the median, microseconds; 0: not known."""
+        own = self._compared
+        return (0, 0) if own is None else (round(own.ratio * THOUSAND), round(own.behind * MILLION))
 
-    def voted(self, slowdowns: Sequence[int], seconds: float) -> None:
-        """The replica's round has brought each mate's slowdown; the whole vote took so many seconds."""
+    def voted(self, said: Sequence[tuple[int, ...]], seconds: float) -> None:
+        """The replica's round has brought each mate's words; the whole vote took so many seconds."""
         self._wait += seconds
         if not self._due:
             return
-        slowest = self._pace.slowest
-        self._slowest = None if slowest is None else (self._names[slowest.rank], slowest.ratio)
-        if len(slowdowns) > 1 and (ratio := max(slowdowns)) > 0:
-            mate = self._mates[slowdowns.index(ratio)], ratio / PER_ONE
-            self._slowest = mate if self._slowest is None else max(self._slowest, mate, key=lambda one: one[1])
+        found = []
+        if (slowest := self._pace.slowest) is not None:
+            found.append(Told(self._names[slowest.rank], slowest.ratio, slowest.behind))
+        if len(said) > 1:
+            found += [Told(n, w[0] / THOUSAND, w[1] / MILLION) for n, w in zip(self._mates, said, strict=True) if w[0]]
+        self._slowest = max(found, key=lambda one: one.ratio, default=None)
 
     def fields(self) -> dict[str, Any]:
         """What goes with a committed step: seconds of `own` work and of `wait` for the others in reduction and vote.
 
-        Every few steps, once they are known: this worker's `slowdown`, and of all in its groups the `slowest`: who, and
-        how slow.
+        Every few steps, once they are known: this worker's `slowdown`, and of all in its groups the `slowest`: who, how
+        many times its group's median it takes, and how much longer.
         """
         told: dict[str, Any] = {"own": round(self._own, 6), "wait": round(self._wait, 6)}
-        if self._due and self._slowdown is not None:
-            told["slowdown"] = round(self._slowdown, 3)
+        if self._due and self._compared is not None:
+            told["slowdown"] = round(self._compared.ratio, 3)
         if self._due and self._slowest is not None:
-            told["slowest"] = [self._slowest[0], round(self._slowest[1], 3)]
+            told["slowest"] = [self._slowest.name, round(self._slowest.ratio, 3), round(self._slowest.behind, 6)]
         return told

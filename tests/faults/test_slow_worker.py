@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.faults.harness import SCRIPTS
 
 HANG = 3.0  # seconds; 30 by default, so that these are two-minute evaluations and more
 LONG = 3 * HANG
+STRAGGLER = 20.0  # seconds until one is named: it has to be slow for five of them, and for some steps
 SHAPE = Shape(SCRIPTS / "train_stuck.py", 2, 1)
 
 
@@ -46,6 +48,28 @@ def test_a_slow_one_is_named_and_left(campaign: Campaign) -> None:
     assert named["verdict"] == "slow"
     (campaign.run.orders / f"{worker}.slow").unlink()
     nothing_passed(campaign, since)
+
+
+def test_a_straggler_is_named_by_how_much_it_is_slower_until_it_keeps_up(campaign: Campaign) -> None:
+    run, worker = campaign.run, campaign.victim(0)
+    since, said = order(campaign, worker, "slow", 0.1), len(run.output())
+    run.wait(lambda: f"{worker} is a straggler: for " in run.output()[said:], STRAGGLER, "its name")
+    ratios = slowdowns(campaign)
+    assert ratios.pop(worker) > 2, "a step takes some milliseconds, and 100 more there"
+    assert set(ratios.values()) == {1.0}
+    (run.orders / f"{worker}.slow").unlink()
+    run.wait(lambda: f"{worker} is no straggler any more" in run.output()[said:], STRAGGLER, "its end")
+    assert run.output()[said:].count("straggler") == 2
+    nothing_passed(campaign, since)
+
+
+def slowdowns(campaign: Campaign) -> dict[str, float]:
+    """What the agent exports of each worker."""
+    (started,) = campaign.run.of("agent_started")
+    with urllib.request.urlopen(f"http://{started['http']}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    found = (line for line in lines if line.startswith("reknit_worker_slowdown_ratio{"))
+    return {line.split('worker="')[1].split('"')[0]: float(line.split()[-1]) for line in found}
 
 
 @pytest.mark.parametrize("where", ["between", "forward"])

@@ -173,7 +173,7 @@ def test_a_workers_steps_and_its_time(host: Host) -> None:
     host.tell("reinit_done")
     for step in (1, 2, 3):
         host.now += 2.0
-        host.commit(step, timing={"own": 1.0, "wait": 0.5, "slowdown": 1.25, "slowest": ["w9", 1.3]})
+        host.commit(step, timing={"own": 1.0, "wait": 0.5, "slowdown": 1.25, "slowest": ["w9", 1.3, 0.1]})
     host.now += 1.0
     assert host.get("reknit_worker_up", worker="w0") == 1
     assert host.get("reknit_worker_placed", worker="w0") == 1
@@ -308,7 +308,7 @@ def test_a_straggler_is_logged_by_name_when_it_becomes_one_and_when_it_ends(
         for step in range(1, 80):
             host.now += 1.0
             slow = 2.5 if step < 40 else 1.1
-            host.commit(step, timing={"own": 0.1, "wait": 0.1, "slowdown": 1.0, "slowest": ["far-7", slow]})
+            host.commit(step, timing={"own": 0.1, "wait": 0.1, "slowdown": 1.0, "slowest": ["far-7", slow, 0.2]})
             assert (host.recording.stragglers == {"far-7"}) == (20 < step < 60)
     assert [record.message.split(":")[0] for record in caplog.records] == [
         "far-7 is a straggler",
@@ -321,9 +321,9 @@ def test_a_straggler_is_logged_by_name_when_it_becomes_one_and_when_it_ends(
     [
         {},
         {"step": True, "timing": 7},
-        {"step": -1, "timing": {"wait": "long", "slowdown": float("nan"), "slowest": [1, 2]}},
-        {"step": float("inf"), "timing": {"wait": -1, "slowest": ["x" * 1000, 9.0]}},
-        {"step": 10**400, "timing": {"slowest": ["w1", float("inf")], "slowdown": [1]}},
+        {"step": -1, "timing": {"wait": "long", "slowdown": float("nan"), "slowest": [1, 2, 3]}},
+        {"step": float("inf"), "timing": {"wait": -1, "slowest": ["x" * 1000, 9.0, 1.0]}},
+        {"step": 10**400, "timing": {"slowest": ["w1", float("inf"), 1.0], "slowdown": [1]}},
     ],
 )
 def test_what_a_worker_says_may_be_anything(host: Host, fields: dict[str, Any]) -> None:

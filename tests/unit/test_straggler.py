@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from reknit.health.straggler import SECONDS, STEPS, Stragglers
+from reknit.health.straggler import BEHIND, SECONDS, STEPS, Slow, Stragglers
 
 
-def hear(stragglers: Stragglers, steps: range, slow: str | None, ratio: float = 2.0, teller: str = "a") -> list[str]:
+def hear(stragglers: Stragglers, steps: range, slow: str, ratio: float = 2.0, teller: str = "a") -> list[str]:
     """One step a second."""
-    told = [stragglers.hear(teller, slow, ratio, step, float(step)) for step in steps]
+    told = [stragglers.hear(teller, Slow(slow, ratio, 0.1), step, float(step)) for step in steps]
     return [sentence for sentences in told for sentence in sentences]
 
 
@@ -30,12 +30,12 @@ def test_it_ends_when_it_has_kept_up_for_as_long() -> None:
 def test_one_that_is_slow_now_and_then_is_none() -> None:
     stragglers = Stragglers()
     for step in range(10 * STEPS):
-        assert not stragglers.hear("a", "b", 2.0 if step % 10 else 1.0, step, float(step))
+        assert not stragglers.hear("a", Slow("b", 2.0 if step % 10 else 1.0, 0.1), step, float(step))
 
 
 def test_steps_of_milliseconds_are_watched_for_some_seconds() -> None:
     stragglers = Stragglers()
-    told = [stragglers.hear("a", "b", 2.0, step, step / 1000) for step in range(int(1000 * SECONDS) + 1)]
+    told = [stragglers.hear("a", Slow("b", 2.0, 0.1), step, step / 1000) for step in range(int(1000 * SECONDS) + 1)]
     assert [bool(sentences) for sentences in told].index(True) == 1000 * SECONDS
 
 
@@ -45,7 +45,7 @@ def test_two_workers_of_one_agent_that_know_of_the_same_one_say_so_once() -> Non
         sentence
         for step in range(8 * STEPS)
         for teller in ("a", "c")
-        for sentence in stragglers.hear(teller, "b", 2.0 if step < 3 * STEPS else 1.0, step, float(step))
+        for sentence in stragglers.hear(teller, Slow("b", 2.0 if step < 3 * STEPS else 1.0, 0.1), step, float(step))
     ]
     assert [sentence.split(":")[0] for sentence in said] == ["b is a straggler", "b is no straggler any more"]
 
@@ -70,3 +70,9 @@ def test_a_worker_that_is_gone_tells_of_nobody() -> None:
     hear(stragglers, range(2 * STEPS), "b")
     stragglers.forget("a")
     assert not stragglers.names
+
+
+def test_a_few_milliseconds_are_noise() -> None:
+    stragglers = Stragglers()
+    for step in range(3 * STEPS):
+        assert not stragglers.hear("a", Slow("b", 4.0, BEHIND / 2), step, float(step))

@@ -146,7 +146,7 @@ def step(times: Timekeeper, clock: Clock, seconds: float, share: float, others: 
     speaks = number % EVERY == 0 and (turn % 2 == 1 or turn // 2 % 2 == 1)
     peers = [encode(0, 1, others if speaks else None)]
     assert times.hear(min(mine, *peers)) == 7
-    times.voted([times.slowdown, 3000], 0.5)
+    times.voted([times.words(), (3000, 400_000)], 0.5)
     return times.fields()
 
 
@@ -160,7 +160,7 @@ def test_the_agent_is_told_the_slowest_of_all_groups_by_name() -> None:
         times.begin(there)
         told = step(times, clock, 0.1, 1.0, 0.2, number)
         assert ("slowest" in told) == (number % EVERY == 0)
-    assert told == {"own": pytest.approx(0.1), "wait": 0.5, "slowdown": 1.0, "slowest": ["mate", 3.0]}
+    assert told == {"own": pytest.approx(0.1), "wait": 0.5, "slowdown": 1.0, "slowest": ["mate", 3.0, 0.4]}
 
 
 def test_a_larger_share_may_take_longer_but_a_smaller_one_need_not_be_quicker() -> None:
