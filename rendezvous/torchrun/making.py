@@ -125,7 +125,7 @@ def reachable_address(endpoints: str, tls: bool) -> str | None:
     try:
         socket.getaddrinfo(socket.getfqdn(), None)
         return None
-    except OSError:
+    except (OSError, ValueError):
         pass
     first = parse_endpoints(endpoints, tls)[0]
     try:
@@ -133,6 +133,6 @@ def reachable_address(endpoints: str, tls: bool) -> str | None:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(target)
             return str(probe.getsockname()[0])
-    except OSError as error:
+    except (OSError, ValueError) as error:
         _log.debug("no address leads to %s: %s", first, error)
         return None

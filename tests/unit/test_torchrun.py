@@ -29,12 +29,14 @@ from torch.distributed.elastic.utils import store as agents_meet
 
 from reknit.rendezvous import torchrun
 from reknit.rendezvous.errors import StoreUnavailable
+from reknit.rendezvous.jobs import jobs_in
+from reknit.rendezvous.keys import ROOT
 from reknit.rendezvous.store.memory import MemoryStore
 from reknit.rendezvous.store.protocol import Compare, Operation, TransactionResult
 from reknit.rendezvous.torchrun.agent_store import KEEP_SECONDS, AgentStore
 from reknit.rendezvous.torchrun.backend import StateBackend
 from reknit.rendezvous.torchrun.handler import POLL_SECONDS, Handler, _StateHolder
-from reknit.rendezvous.torchrun.making import access_of, make
+from reknit.rendezvous.torchrun.making import PREFIX, access_of, make, reachable_address
 from reknit.rendezvous.torchrun.observing import Observed
 from reknit.rendezvous.torchrun.ranks import steady_ranks
 
@@ -445,6 +447,20 @@ class TestMaking:
     def test_settings_that_cannot_be(self, endpoint: str, conf: dict[str, str], words: str) -> None:
         with pytest.raises(ValueError, match=words):
             make(RendezvousParameters(torchrun.BACKEND, endpoint, "run", 1, 2, **conf))
+
+    def test_no_job_has_its_keys(self, store: DoubtfulStore, clock: Clock) -> None:
+        StateBackend(store, f"{PREFIX}run/state", TTL, 10.0, clock).set_state(b"a")
+        assert PREFIX.startswith(ROOT)  # where a user who trains may write
+        assert jobs_in(store) == []
+
+    def test_a_name_that_leads_nowhere_is_replaced_by_the_address_on_the_way_to_etcd(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("socket.getfqdn", lambda: "127.0.0.1")
+        assert reachable_address("127.0.0.1:2379", tls=False) is None  # torch takes the name then
+        monkeypatch.setattr("socket.getfqdn", lambda: "a" * 64)  # longer than a part of a name may be
+        assert reachable_address("127.0.0.1:2379,127.0.0.2:2379", tls=False) == "127.0.0.1"
+        assert reachable_address(f"{'b' * 64}:2379", tls=False) is None
 
     def test_torch_finds_it(self) -> None:
         rendezvous_handler_registry.register(torchrun.BACKEND, torchrun.register())
