@@ -12,7 +12,8 @@ from reknit.runtime.access import own_address
 from reknit.runtime.config import EXIT_FAILED, ConfigError, EtcdAccess
 from reknit.runtime.doctor import etcd, host
 from reknit.runtime.doctor.facts import Cluster, Facts, Network, Standalone, Training
-from reknit.runtime.doctor.judging import BAD, is_loopback, judge
+from reknit.runtime.doctor.finding import BAD, is_loopback
+from reknit.runtime.doctor.judging import judge
 from reknit.runtime.doctor.report import as_json, render
 
 

@@ -122,7 +122,7 @@ def network(address: str | None, error: str, etcd_is_here: bool) -> Network:
         names = tuple(dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo(host, None)))
     except OSError:
         names = ()
-    refused = [why for place in ("", address) if address and (why := _why_unbound(place))]
+    refused = [why for place in ("", address or "") if address and (why := _why_unbound(place))]
     return Network(host, address, _interface(address), error, names, ", ".join(refused), _port_range(), etcd_is_here)
 
 

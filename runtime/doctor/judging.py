@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from reknit.runtime.doctor.facts import (
-    Clock,
-    Cluster,
-    Facts,
-    Kernel,
-    Limits,
-    Member,
-    Network,
-    SocketFolder,
-    Software,
-    Standalone,
-    Training,
-)
+from reknit.runtime.doctor.facts import Clock, Facts, Kernel, Limits, Network, SocketFolder, Software, Training
+from reknit.runtime.doctor.finding import BAD, OK, WARN, Finding, in_bytes, is_loopback, version_of
+from reknit.runtime.doctor.judging_etcd import etcd
 
-OK, WARN, BAD = "ok", "warn", "FAIL"
-
-OLDEST_PYTHON, OLDEST_TORCH, OLDEST_ETCD = (3, 10), (2, 6), (3, 4)
-INCONSISTENT = ("3.5.0", "3.5.1", "3.5.2")  # members may come to hold different data
+OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 6)
 FILES = 4096  # a worker has sockets to every member of its groups
 SHARED = 1 << 30  # bytes: what a data loader's workers soon ask for; Docker gives 64 MB
 PORTS = 5000  # of the kernel's choice: a member needs some for each group
 DRIFT = 0.01  # seconds in a tenth of a second
-SKEW = 2.5  # seconds; the answer is given to a second
-SOON = 14  # days to the end of a certificate
-SLOW_PUT, TOO_SLOW_PUT = 0.05, 0.5  # seconds
 SLOW_INTERRUPT = 1.0  # seconds
-FULL = 1.6e9  # bytes of a database; etcd's quota is 2 GB by default
 TODAY = 1.7e9  # a wall clock before this has never been set (seconds since 1970)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the answer; `advice`: what to do, empty where all is well."""
-
-    name: str
-    verdict: str
-    says: str
-    advice: str = ""
 
 
 def judge(facts: Facts) -> list[Finding]:
@@ -139,7 +110,7 @@ def limits(found: Limits) -> Iterator[Finding]:
     if found.shared_size is None or found.shared_free is None:
         yield Finding("shared memory", WARN, "no /dev/shm", "Mount a tmpfs there: data loaders' workers need it.")
         return
-    says = f"{_bytes(found.shared_free)} of {_bytes(found.shared_size)} free"
+    says = f"{in_bytes(found.shared_free)} of {in_bytes(found.shared_size)} free"
     if found.shared_free < SHARED:
         advice = (
             "Data loaders with workers fail when it is full.  Docker: --shm-size 8g; Kubernetes: an emptyDir with "
@@ -213,110 +184,3 @@ def socket_folder(found: SocketFolder) -> Iterator[Finding]:
         yield Finding("agent socket", BAD, f"{found.folder}: its mode is {mode}", advice)
     else:
         yield Finding("agent socket", OK, f"{found.folder}: mode 600, and the kernel names who asks")
-
-
-def etcd(found: Cluster | Standalone) -> Iterator[Finding]:
-    """The etcd that was named, or the one that a standalone job would start."""
-    if isinstance(found, Standalone):
-        if found.program is None:
-            advice = "Name one that runs by --etcd H:P; for standalone jobs: pip install 'reknit[embedded]'."
-            yield Finding("etcd", WARN, found.error or "none was named, and none is installed", advice)
-        else:
-            yield Finding("etcd", OK, f"none was named; standalone jobs start {found.program}")
-        return
-    for member in found.members:
-        yield _member(member, len(found.members) > 1)
-    yield from _certificates(found)
-    if not all(member.error for member in found.members):  # else why it can't be written to has been said
-        yield _writes(found)
-    if not found.error and len(found.members) == 1:
-        advice = "While it is away nobody can join or be replaced (training goes on).  In production: 3 members."
-        yield Finding("etcd cluster", WARN, "one endpoint", advice)
-
-
-def _member(found: Member, one_of_several: bool) -> Finding:
-    name = f"etcd {found.address}"
-    if found.error:
-        return Finding(name, BAD, found.error, _why_unreachable(found.error.lower()))
-    says = f"version {found.version or 'unknown'}"
-    if found.version is not None and version_of(found.version) < OLDEST_ETCD:
-        return Finding(name, BAD, says, "reknit needs etcd 3.4 or newer, with the v3 API.")
-    if one_of_several and found.version in INCONSISTENT:
-        return Finding(name, WARN, says, "With several members it may lose writes: take 3.5.3 or newer.")
-    if found.alarms:
-        advice = (
-            "It refuses every write.  NOSPACE: etcdctl compact and defrag, then etcdctl alarm disarm; raise "
-            "--quota-backend-bytes.  CORRUPT: replace that member."
-        )
-        return Finding(name, BAD, f"{says}, alarm: {', '.join(found.alarms)}", advice)
-    if found.healthy is False:
-        return Finding(name, BAD, f"{says}, not healthy", "It has no leader, or a quorum is missing: see its log.")
-    if found.skew is not None and abs(found.skew) > SKEW:
-        advice = "Membership does not go by it, but logs and certificates do: let chrony or timesyncd keep both."
-        return Finding(name, WARN, f"{says}, its clock is {found.skew:+.0f} s from ours", advice)
-    if found.size is not None and found.size > FULL:
-        advice = "At its quota (2 GB by default) it refuses every write: etcdctl compact and defrag."
-        return Finding(name, WARN, f"{says}, its database has {_bytes(found.size)}", advice)
-    more = [" leads" if found.leads else "", "" if found.skew is None else "clock as ours"]
-    return Finding(name, OK, ", ".join([says, "healthy", *(word.strip() for word in more if word)]))
-
-
-def _why_unreachable(error: str) -> str:
-    if "alert" in error:
-        return "It asks for a certificate of ours: give --etcd-cert and --etcd-key, signed by the CA that it trusts."
-    if "certificate" in error or "ssl" in error:
-        return "TLS: --etcd-ca must be the CA that signed its certificate, which must name this address."
-    if "closed connection" in error:
-        return "It may speak TLS only: give --etcd-ca FILE, the CA that signed its certificate."
-    return "Does it run there?  Does a firewall or a NetworkPolicy let this host through?"
-
-
-def _certificates(found: Cluster) -> Iterator[Finding]:
-    ends = [(f"that of {member.address}", member.certificate_days) for member in found.members]
-    ends += [("ours", found.client_certificate_days), ("the CA's", found.ca_days)]
-    known = [(days, whose) for whose, days in ends if days is not None]
-    if not known:
-        return
-    days, whose = min(known)
-    advice = "Replace it; reknit takes new files up by itself, without a restart."
-    if days <= 0:
-        yield Finding("certificates", BAD, f"{whose} has ended {-days:.0f} days ago", advice)
-    elif days < SOON:
-        yield Finding("certificates", WARN, f"{whose} ends in {days:.0f} days", advice)
-    else:
-        yield Finding("certificates", OK, f"the first one ({whose}) ends in {days:.0f} days")
-
-
-def _writes(found: Cluster) -> Finding:
-    if found.error or found.put_seconds is None:
-        advice = "An agent needs to read and write under /reknit/: check user, password and role, and its quorum."
-        return Finding("etcd writes", BAD, found.error or "none succeeded", advice)
-    median, worst = found.put_seconds
-    says = f"{1000 * median:.1f} ms, the slowest {1000 * worst:.1f} ms"
-    advice = "A loss costs two of them.  etcd wants a fast disk of its own, and members near by: see its log."
-    if median > TOO_SLOW_PUT:
-        return Finding("etcd writes", BAD, says, advice)
-    return Finding("etcd writes", WARN if median > SLOW_PUT else OK, says, advice if median > SLOW_PUT else "")
-
-
-def version_of(text: str) -> tuple[int, ...]:
-    """`2.13.0+cpu` → (2, 13); what is no number ends it."""
-    numbers = []
-    for part in text.split("."):
-        digits = part[: next((i for i, c in enumerate(part) if not c.isdigit()), len(part))]
-        if not digits:
-            break
-        numbers.append(int(digits))
-    return tuple(numbers[:2])
-
-
-def is_loopback(address: str) -> bool:
-    """Whether no other host reaches this address."""
-    return address.startswith("127.") or address in ("::1", "localhost")
-
-
-def _bytes(count: float) -> str:
-    if count <= 0:
-        return "0 B"
-    power = min(4, int(math.log(count, 1000)))
-    return f"{count / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from reknit.runtime.doctor.judging import BAD, WARN, Finding
+from reknit.runtime.doctor.finding import BAD, WARN, Finding
 
 WIDTH = 80
 _NAMES = 14  # characters; longer ones have a line of their own

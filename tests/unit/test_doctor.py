@@ -20,7 +20,8 @@ from reknit.runtime.doctor.facts import (
     Standalone,
     Training,
 )
-from reknit.runtime.doctor.judging import BAD, OK, WARN, Finding, judge, version_of
+from reknit.runtime.doctor.finding import BAD, OK, WARN, Finding, version_of
+from reknit.runtime.doctor.judging import judge
 from reknit.runtime.doctor.report import as_json, render
 
 MEMBER = Member("e1:2379", "", "3.5.9", True, (), True, 20480, 0.2, 300.0)
