@@ -10,7 +10,7 @@ PREFIX = "reknit_"
 # Upper bounds (seconds): a reinit takes milliseconds, a step of a large model minutes, a drain perhaps an hour.
 BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
-CAUSES = ("start", "wait", "reinit", "heal", "retry", "checkpoint", "drain")  # causes of lost seconds
+CAUSES = ("start", "wait", "spare", "reinit", "heal", "retry", "checkpoint", "drain")  # causes of lost seconds
 PHASES = ("detect", "plan", "interrupt", "connect", "sync")  # of a reinit
 STATES = ("running", "waiting", "finished", "lost")  # of a job
 

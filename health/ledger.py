@@ -11,7 +11,7 @@ from collections import defaultdict
 
 from reknit.health.families import CAUSES
 
-START, WAIT, REINIT, HEAL, RETRY, CHECKPOINT, DRAIN = CAUSES
+START, WAIT, SPARE, REINIT, HEAL, RETRY, CHECKPOINT, DRAIN = CAUSES
 _WORK, _OVER = "work", "over"  # what a worker is at when nothing is lost, or nothing counts any more
 
 
@@ -33,6 +33,11 @@ class Ledger:
         """What it is at: a cause of lost seconds, "work", or "over"."""
         return self._at
 
+    @property
+    def lost_by_the_job(self) -> float:
+        """All that is lost, but for the time of a spare, which nobody needs."""
+        return sum(seconds for cause, seconds in self.lost.items() if cause != SPARE)
+
     # ---------------------------------------------------------------- what happens
 
     def begin(self, now: float, *, trains: bool = False) -> None:
@@ -46,9 +51,12 @@ class Ledger:
             self._pass(now)
             self._enter(START)
 
-    def has_no_place(self, now: float, *, draining: bool = False) -> None:
-        """It has come, or been built, or a plan leaves it out; one that works leaves at the end of its step."""
-        following = DRAIN if draining else WAIT
+    def has_no_place(self, now: float, *, spare: bool = False, draining: bool = False) -> None:
+        """It has come, or been built, or a plan leaves it out; one that works leaves at the end of its step.
+
+        `spare`: the others train without it.
+        """
+        following = DRAIN if draining else SPARE if spare else WAIT
         if self._at == _WORK:
             self._next = following
         elif self._at != _OVER:
@@ -100,7 +108,7 @@ class Ledger:
         if pause:
             self.lost[CHECKPOINT] += pause
         self.productive += seconds - pause
-        if self._at not in (WAIT, DRAIN, _OVER):
+        if self._at not in (WAIT, SPARE, DRAIN, _OVER):
             self._at, self._left_at = _WORK, None
 
     def healed(self, now: float, seconds: float) -> None:

@@ -41,10 +41,16 @@ class Recording:
         self._lock = threading.Lock()
         self._workers: dict[str, WorkerRecord] = {}
         self._stragglers = Stragglers()
+        self._runs = False  # whether the job trains, so that who has no place is a spare
         self._kept = 0.0, 0.0  # productive and lost seconds of workers that are forgotten
         metrics.ask(self.samples)
 
     # ---------------------------------------------------------------- what the agent sees
+
+    def plan(self, runs: bool) -> None:
+        """A plan was published, by which the job trains or waits; what each worker has of it follows."""
+        with self._lock:
+            self._runs = runs
 
     def attached(self, worker: str, pid: int, trains: bool, now: float) -> None:
         """A process has attached; `trains`: it had a place before, so this agent is the one that is new."""
@@ -52,7 +58,7 @@ class Recording:
             known = self._began(worker, pid, now, trains)
             known.up, known.phase = True, None
             if known.ledger.at == START:
-                known.ledger.has_no_place(now)
+                known.ledger.has_no_place(now, spare=self._runs)
 
     def assigned(self, worker: str, now: float) -> None:
         """It is told its coordinate, for which it builds its model."""
@@ -76,13 +82,13 @@ class Recording:
             if placed:
                 known.ledger.has_place(now)
             elif known.ledger.at != START:  # one that still builds its model has asked for none
-                known.ledger.has_no_place(now, draining=draining)
+                known.ledger.has_no_place(now, spare=self._runs, draining=draining)
 
     def built(self, worker: str, now: float) -> None:
         """It has built its model."""
         with self._lock:
             if (known := self._workers.get(worker)) is not None and not known.placed:
-                known.ledger.has_no_place(now)
+                known.ledger.has_no_place(now, spare=self._runs)
 
     def pulse(self, worker: str, phase: str, kind: str, seconds: float, now: float) -> None:
         """It says what it has been at for so many seconds; 0: that is over."""
@@ -246,14 +252,14 @@ class Recording:
     # ---------------------------------------------------------------- at a scrape
 
     def totals(self) -> tuple[float, float]:
-        """Productive and lost seconds of all workers that ever were here."""
+        """Productive and lost seconds of all workers that ever were here; to be a spare is no loss of the job's."""
         now = self._clock()
         with self._lock:
             ledgers = [known.ledger for known in self._workers.values()]
             for ledger in ledgers:
                 ledger.pass_time(now)
             productive = self._kept[0] + sum(ledger.productive for ledger in ledgers)
-            return productive, self._kept[1] + sum(sum(ledger.lost.values()) for ledger in ledgers)
+            return productive, self._kept[1] + sum(ledger.lost_by_the_job for ledger in ledgers)
 
     @property
     def stragglers(self) -> frozenset[str]:
@@ -273,6 +279,6 @@ class Recording:
         for worker, known in list(self._workers.items()):
             if known.down_at is not None and now - known.down_at > KEPT_SECONDS and not self._stays(worker):
                 ledger = known.ledger
-                self._kept = self._kept[0] + ledger.productive, self._kept[1] + sum(ledger.lost.values())
+                self._kept = self._kept[0] + ledger.productive, self._kept[1] + ledger.lost_by_the_job
                 del self._workers[worker]
                 self._metrics.forget(worker)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reknit.health.families import CAUSES, Sample
-from reknit.health.ledger import DRAIN, REINIT, START, WAIT, Ledger
+from reknit.health.ledger import DRAIN, REINIT, SPARE, START, WAIT, Ledger
 from reknit.health.straggler import Slow
 
 LONG, SILENT = "long", "silent"
@@ -31,7 +31,7 @@ PHASE_WORDS = {
     "its end": "finish",
     "writing the last checkpoint": "finish",
 }
-AT_WORDS = {START: "start", WAIT: "wait", DRAIN: "wait", REINIT: "reinit", "over": "finish"}
+AT_WORDS = {START: "start", WAIT: "wait", SPARE: "wait", DRAIN: "wait", REINIT: "reinit", "over": "finish"}
 
 
 @dataclass

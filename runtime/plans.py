@@ -36,6 +36,7 @@ class Plans:
         station.gaps.see_plan(head.generation, head.state in (FINISHED, LOST))
         counts = {"replicas": head.replicas, "spares": head.spares}
         station.event("plan", None, reason=head.reason, state=head.state, urgent=head.urgent, **counts)
+        station.recording.plan(runs=head.replicas > 0)
         station.standing.published_at, self._seen_at = time.time(), time.monotonic()
         if station.ending is None:
             log.info("generation %d (%s, %d replicas): %s", head.generation, head.state, head.replicas, head.reason)

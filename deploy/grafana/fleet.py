@@ -18,7 +18,7 @@ from reknit.deploy.grafana.panels import (
 )
 
 NAMED = "{{training_job}}"
-ALL_SECONDS = '{__name__=~"reknit_productive_seconds_total|reknit_lost_seconds_total"}'
+ALL_SECONDS = '{__name__=~"reknit_productive_seconds_total|reknit_lost_seconds_total",cause!="spare"}'
 
 
 def fleet_dashboard() -> Sheet:

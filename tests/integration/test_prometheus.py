@@ -145,7 +145,7 @@ def check_exposition(scene: Scene) -> None:
 def check_goodput(scene: Scene, placed: int) -> None:
     """While nothing happens, each placed worker's time is productive, and only spares lose any."""
     prometheus, hosts = scene.prometheus, scene.hosts
-    quiet = "sum(reknit_productive_seconds_total)", "sum(reknit_lost_seconds_total{cause!='wait'})"
+    quiet = "sum(reknit_productive_seconds_total)", "sum(reknit_lost_seconds_total{cause!='spare'})"
     scene.catch_up()
     values = [prometheus.query(expression)[0].samples[0] for expression in quiet]
     since = time.monotonic()
@@ -248,7 +248,7 @@ def check_time(scene: Scene) -> None:
         at, seconds = life.samples[-1]
         assert seconds == pytest.approx(at - offset - begun[life.labels["worker"]], abs=MOMENT), life
     lost = prometheus.by("cause", "sum by (cause) (reknit_lost_seconds_total) > 0")
-    assert lost.keys() >= {"start", "wait", "reinit", "heal", "retry"}
+    assert lost.keys() >= {"start", "wait", "spare", "reinit", "heal", "retry"}
     (goodput,) = prometheus.query("training_job:reknit_goodput:ratio_rate5m")
     assert goodput.labels["training_job"] == JOB
     assert 0 < goodput.value < 1

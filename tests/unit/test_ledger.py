@@ -131,10 +131,28 @@ def test_an_agent_that_comes_to_a_worker_which_trains_counts_from_then_on() -> N
     assert not lost(ledger)
 
 
+def test_a_spare_is_no_loss_of_the_jobs() -> None:
+    ledger = Ledger(0.0)
+    ledger.begin(0.0)
+    ledger.has_no_place(1.0)
+    ledger.has_no_place(3.0, spare=True)
+    ledger.has_place(8.0)
+    ledger.arrived(8.0)
+    ledger.has_no_place(9.0, spare=True)
+    ledger.committed(10.0)
+    ledger.must_leave(10.0)
+    ledger.pass_time(14.0)
+    assert lost(ledger) == {"start": 1.0, "wait": 2.0, "spare": 9.0}
+    assert ledger.lost_by_the_job == 3.0
+    assert ledger.productive == 2.0
+
+
 ACTS: list[tuple[str, dict[str, Any]]] = [
     ("begin", {}),
     ("has_no_place", {}),
     ("has_no_place", {"draining": True}),
+    ("has_no_place", {"spare": True}),
+    ("builds", {}),
     ("has_place", {}),
     ("must_leave", {}),
     ("left", {}),

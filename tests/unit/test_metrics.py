@@ -292,6 +292,18 @@ def test_a_worker_that_dies_while_it_drains_is_a_drain_that_failed(host: Host) -
     assert host.get("reknit_drains_total", result="done") == 0
 
 
+def test_who_has_no_place_while_the_job_trains_is_a_spare(host: Host) -> None:
+    host.recording.plan(runs=False)
+    host.recording.attached("w0", 7, False, host.now)
+    host.now += 2.0
+    host.recording.plan(runs=True)
+    host.recording.placed("w0", False, False, host.now)
+    host.now += 5.0
+    assert host.get("reknit_lost_seconds_total", worker="w0", cause="wait") == 2
+    assert host.get("reknit_lost_seconds_total", worker="w0", cause="spare") == 5
+    assert host.recording.totals() == (0, 2)
+
+
 def test_signals_are_counted_by_name_and_unknown_ones_together(host: Host) -> None:
     for name in ("SIGTERM", "SIGUSR1", "nonsense", "SIGNONSENSE"):
         host.recording.notice(name)
