@@ -22,6 +22,7 @@ from reknit.runtime.recovery.control import ReplicaRounds
 from reknit.runtime.recovery.groups import Groups
 from reknit.runtime.recovery.phase import PATIENT, SHARED
 from reknit.runtime.recovery.state import Update
+from reknit.runtime.sharding import counts, local
 
 if TYPE_CHECKING:
     from reknit.runtime.job import Job
@@ -97,7 +98,8 @@ class Attempt:
     ) -> None:
         """Reduce the gradients, let the whole job vote, and make the step.
 
-        `clip_norm`: the largest global norm of the gradients, over all coordinates of the replica.  `scheduler` and
+        `clip_norm`: the largest global norm of the gradients, over all coordinates of the replica; what workers hold
+        alike counts once (DTensors say so; plain parameters are alike for all of a stage).  `scheduler` and
         `scaler` (a torch GradScaler) step with the optimizer, here or when the step is rolled forward later.  Ends the
         attempt with Interrupted, which the `with` block swallows, if the membership changes first.
         """
@@ -108,6 +110,7 @@ class Attempt:
         assert groups.rounds is not None
         step = job.state.step
         job.trained.check(optimizer, scheduler, scaler)
+        job.trained.settle()
         job.times.stopwatch.stop()
         job.phase.enter("reduce", SHARED)
         injection.reach("reduce", step)
@@ -121,7 +124,7 @@ class Attempt:
             job.state.unscaled_by(scaler)
             scaler.unscale_(optimizer)
         if clip_norm is not None:
-            _clip(groups.rounds, parameters, clip_norm)
+            _clip(groups.rounds, parameters, clip_norm, job.coordinate.model)
         job._verify(groups)
         version = Version(groups.generation, step + 1)
         job.state.prepare(version, Update(optimizer, scheduler, scaler, job._take_samples(), job._take_numbers()))
@@ -163,17 +166,21 @@ def _sentence(error: BaseException) -> str:
 
 def _agree_on_overflow(rounds: ReplicaRounds, parameters: list[torch.nn.Parameter]) -> None:
     """If one stage's gradients overflowed, make the scaler of every stage see it, so that all skip the step."""
-    total = sum(float(p.grad.detach().float().sum()) for p in parameters if p.grad is not None)
+    total = sum(float(local(p.grad).float().sum()) for p in parameters if p.grad is not None)
     mine = int(not math.isfinite(total))
     anybody = any(words[0] for words in rounds.say((mine,)))
     if anybody and not mine and parameters and parameters[0].grad is not None:
-        parameters[0].grad.fill_(math.inf)
+        local(parameters[0].grad).fill_(math.inf)
 
 
-def _clip(rounds: ReplicaRounds, parameters: list[torch.nn.Parameter], limit: float) -> None:
-    """Scale the gradients so that their norm over the whole replica is at most `limit` (as torch's clip_grad_norm_)."""
-    grads = [p.grad.detach() for p in parameters if p.grad is not None]
-    norms = torch._foreach_norm(grads) if grads else []
+def _clip(rounds: ReplicaRounds, parameters: list[torch.nn.Parameter], limit: float, model_rank: int) -> None:
+    """Scale the gradients so that their norm over the whole replica is at most `limit` (as torch's clip_grad_norm_).
+
+    What several workers of the replica hold alike counts once: see `sharding.counts`.
+    """
+    grads = [local(p.grad) for p in parameters if p.grad is not None]
+    counted = [local(p.grad) for p in parameters if p.grad is not None and counts(p, model_rank)]
+    norms = torch._foreach_norm(counted) if counted else []
     square = float(torch.stack([n.double() for n in norms]).square().sum()) if norms else 0.0
     norm = math.sqrt(sum(rounds.say_number(square)))
     factor = limit / (norm + 1e-6)

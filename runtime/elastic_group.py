@@ -104,11 +104,14 @@ class Operation(dist.Work):
 
 
 class ElasticGroup(_ProcessGroup):  # type: ignore[misc]
-    """See this module.  Ranks are those in the group; `name` is torch's name for it, the same in all processes."""
+    """See this module.  Ranks are those in the group; `name` is torch's name for it, the same in all processes.
 
-    def __init__(self, name: str, present: Present) -> None:
+    `across_replicas`: whether its members are of different replicas, or of one.
+    """
+
+    def __init__(self, name: str, present: Present, *, across_replicas: bool = True) -> None:
         super().__init__(0, 1)
-        self._reknit_name, self._present = name, present
+        self._reknit_name, self._present, self.across_replicas = name, present, across_replicas
 
     # What it is.  C++ asks by one name, Python by another.
 

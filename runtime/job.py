@@ -236,11 +236,6 @@ class Job(Grouped):
 
         The stage's module is registered by `register`; its gradients are reduced once, by `commit`.
         """
-        if self.model_size > 1:
-            raise ReknitError(
-                f"job.pipeline does not know tensor-parallel workers yet: this job has --model {self.model_size}; "
-                "use --model 1, or torch's own groups on the replica's default group"
-            )
         return Pipeline(build, self._share, self.times.stopwatch.leave_out)
 
     def sampler(self, length: int, global_batch: int, micro_batch: int, seed: int = 0) -> Sampler:
@@ -274,7 +269,7 @@ class Job(Grouped):
         total = self._sampler.micro_batches if self._sampler is not None else self.replicas
         count = len(deal(total, self.replicas, groups.data_rank))
         coordinate = self.coordinate
-        share = Share(coordinate.pipe, self.pipeline_size, formation.group, count, self.device)
+        share = Share(coordinate.pipe, self.pipeline_size, formation.line("pipe"), count, self.device)
         return (formation.serial, count), share
 
     # ---------------------------------------------------------------- a step
@@ -342,6 +337,7 @@ class Job(Grouped):
         if not self._in_attempt:
             return  # a look at the data, an evaluation: no part of a step
         self.recovery.check()
+        self.torch_groups.check(within=True)
         self._dealt.extend(indices)
         if is_last:
             version = Version(self._present().generation, self.state.step + 1)

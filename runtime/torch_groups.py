@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from torch.distributed.device_mesh import DeviceMesh
+
 from reknit.rendezvous.layout import Layout, job_layout, seen_from
 from reknit.runtime.attempt import AttemptError
 from reknit.runtime.communicator.collectives import Collectives
 from reknit.runtime.communicator.communicator import Communicator
 from reknit.runtime.communicator.paired import Paired
 from reknit.runtime.elastic_group import ElasticGroup, register
-from reknit.runtime.errors import Interrupted
+from reknit.runtime.errors import CommunicatorError, Interrupted
+from reknit.runtime.recovery.formation import stand_in
 from reknit.runtime.recovery.groups import Groups
 from reknit.runtime.whereabouts import Whereabouts
 
@@ -19,18 +22,24 @@ if TYPE_CHECKING:
     from reknit.runtime.job import Job
 
 
+WITHIN = ("pipe", "model")  # the axes within a replica
+
+
 class _Present:
     """Where an elastic group's operations go: to this worker alone before its first generation, then to the present's.
 
     Alone, since nobody else is at the same point of a script that has just started: what a constructor compares or
-    broadcasts then is made equal by healing.
+    broadcasts then is made equal by healing.  A group within the replica has its `place` then already, and parts of the
+    model cannot be made equal: there an operation is refused until then.
     """
 
-    def __init__(self, job: Job, name: str, choose: Callable[[Groups], Collectives]) -> None:
+    def __init__(
+        self, job: Job, name: str, choose: Callable[[Groups], Collectives], place: tuple[int, int] = (0, 1)
+    ) -> None:
         self._job, self._choose = job, choose
         self._alone = Communicator(None, name=name, rank=0, size=1)
         self._name = name
-        self._last = 0, 1
+        self._last = place
         self._of: Groups | None = None
         self.failure: Interrupted | None = None  # what was passed over in this attempt
         self._chosen: Collectives = self._alone
@@ -39,6 +48,11 @@ class _Present:
         """The present one; Interrupted between generations."""
         groups = self._job.recovery.groups
         if groups is None:
+            if not self._job.built and self._last[1] > 1:
+                raise CommunicatorError(
+                    f"group {self._name}: nothing can be sent in it before the first attempt, when the replica stands: "
+                    "let every worker make the whole model alike and keep its part (src_data_rank=None)"
+                )
             if not self._job.built:
                 return self._alone
             raise Interrupted(
@@ -75,6 +89,7 @@ class TorchGroups:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._made: dict[str, tuple[ElasticGroup, _Present]] = {}
+        self._meshes: dict[str, DeviceMesh] = {}
 
     @property
     def data(self) -> ElasticGroup:
@@ -91,6 +106,14 @@ class TorchGroups:
             return None
         return self._get("ends", lambda groups: Paired(_data_of(groups), job.recovery.connect_ends(groups)))
 
+    def mesh(self, axis: str) -> DeviceMesh:
+        """Over the workers along `pipe` or `model` within the replica: the same object ever after."""
+        if axis not in self._meshes:
+            stand_in(self._job._coordinate_index, self._job.pipeline_size * self._job.model_size)
+            group: Any = self._get(axis, lambda groups: _along(groups, axis))
+            self._meshes[axis] = DeviceMesh.from_group(group, self._job.device.type, mesh_dim_names=(axis,))
+        return self._meshes[axis]
+
     def renew(self, groups: Groups) -> None:
         """Tell torch who is in the groups now.  After each entry, since it forgets all when a formation ends."""
         layout = job_layout(len(groups.peers), self._job.pipeline_size, self._job.model_size)
@@ -105,24 +128,29 @@ class TorchGroups:
         for _, present in self._made.values():
             present.failure = None
 
-    def check(self) -> None:
-        """Raise what was passed over in this attempt.
+    def check(self, *, within: bool = False) -> None:
+        """Raise what was passed over in this attempt; `within`: in groups within the replica only.
 
         Before anything is prepared: whoever is prepared counts as having the right gradients (PROTOCOL.md, rule 9).
         """
-        for _, present in self._made.values():
-            if present.failure is not None:
+        for group, present in self._made.values():
+            if present.failure is not None and not (within and group.across_replicas):
                 raise present.failure.renewed()
 
     def _get(self, kind: str, choose: Callable[[Groups], Collectives]) -> ElasticGroup:
         if kind not in self._made:
-            present = _Present(self._job, kind, choose)
-            self._made[kind] = ElasticGroup(f"reknit_{kind}", present), present
-            groups = self._job.recovery.groups
+            job = self._job
+            within = kind in WITHIN
+            # Before the first generation this worker's replica is all that there is, or it is alone.
+            layout, own = job_layout(1, job.pipeline_size, job.model_size), job._coordinate_index
+            members = layout.group_of(own, kind) if within else (own,)
+            present = _Present(job, kind, choose, (members.index(own), len(members)))
+            self._made[kind] = ElasticGroup(f"reknit_{kind}", present, across_replicas=not within), present
+            groups = job.recovery.groups
             if groups is not None:
                 self.renew(groups)
             else:
-                register(self._made[kind][0], {self._job._coordinate_index: 0})
+                register(self._made[kind][0], {rank: place for place, rank in enumerate(members)})
         return self._made[kind][0]
 
 
@@ -159,6 +187,16 @@ class Grouped(Whereabouts):
         assert formation is not None
         return formation.line(axis)
 
+    def replica_mesh(self, axis: str = "model") -> DeviceMesh:
+        """The device mesh along `model` or `pipe` within the replica, for tensor parallelism and FSDP2.
+
+        One object, whatever becomes of the replica: make it, and the model on it, before the first attempt.  Nothing
+        can be sent then: every worker makes the whole model alike (by one seed) and keeps its part, for which torch's
+        functions have `src_data_rank=None`.  In an attempt its operations act on the present formation; one that a
+        change of members ends raises Interrupted, but in a backward pass, where the attempt's `commit` raises it.
+        """
+        return self.torch_groups.mesh(axis)
+
     def reinit(self) -> None:
         """Leave this generation if it is over, broken or no longer the newest, and enter the present one.
 
@@ -179,9 +217,19 @@ def _data_of(groups: Groups) -> Collectives:
     return groups.data
 
 
+def _along(groups: Groups, axis: str) -> Collectives:
+    """The present formation's communicator along an axis; of this worker alone if it is alone."""
+    formation = groups.formation
+    assert formation is not None
+    if formation.group is not None and formation.communicator is None and len(formation.identity.names) > 1:
+        raise CommunicatorError("job.replica_mesh is on gloo: start the job with --pipe-backend gloo")
+    under = formation.under.get(axis)
+    return under if under is not None else Communicator(None, name=axis, rank=0, size=1)
+
+
 def _members(layout: Layout, kind: str, own: int) -> tuple[int, ...]:
-    if kind == "data":
-        return layout.group_of(own, "data")
+    if kind in ("data", *WITHIN):
+        return layout.group_of(own, kind)
     members = layout.io_group_of(own)
     assert members is not None
     return members

@@ -9,9 +9,9 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from reknit.runtime.attempt import AttemptError
-from reknit.runtime.elastic_group import ElasticGroup
 from reknit.runtime.recovery.gradients import Reduction, Summer
 from reknit.runtime.recovery.state import State
+from reknit.runtime.sharding import is_across, is_sharded, settle
 
 
 class SelfReduced:
@@ -59,15 +59,25 @@ class Trained:
     def reductions(self) -> Iterator[Reduction | SelfReduced]:
         """Of all the parameters: first what is reduced during the backward pass, then the rest."""
         if self._made is None:
-            overlapped = [p for module in self._overlapped for p in module.parameters()]
+            # Nothing tells when the part of a sharded parameter has its gradient.
+            overlapped = [p for module in self._overlapped for p in module.parameters() if not is_sharded(p)]
             own = {id(p): p for module in self._state.modules() for p in _reduced_by_itself(module)}
             known = {id(p) for p in overlapped} | own.keys()
-            others = {id(p): p for m in self._state.modules() for p in m.parameters() if id(p) not in known}
+            others = {id(p): p for m in self._all() for p in m.parameters() if id(p) not in known}
             parts = [(overlapped, True), (list(others.values()), False)]
             self._made = [Reduction(parameters, overlap) for parameters, overlap in parts if parameters]
             if own:
                 self._made.append(SelfReduced(list(own.values())))
         return iter(self._made)
+
+    def settle(self) -> None:
+        """Complete the gradients within the replica: before anything is reduced over the replicas, as that may fail."""
+        for reduction in self.reductions():
+            settle(reduction.parameters())
+
+    def _all(self) -> Iterator[torch.nn.Module]:
+        yield from self._state.modules()
+        yield from self._overlapped
 
     def check(self, optimizer: torch.optim.Optimizer, scheduler: Any, scaler: Any) -> None:
         """Refuse what would make replicas drift apart: a newcomer gets what is registered, and nothing else.
@@ -93,9 +103,9 @@ class Trained:
 
 def _reduced_by_itself(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
     for part in module.modules():
-        if isinstance(part, DistributedDataParallel) and isinstance(part.process_group, ElasticGroup):
+        if isinstance(part, DistributedDataParallel) and is_across(part.process_group):
             yield from part.parameters()
     for parameter in module.parameters():
         mesh = getattr(parameter, "device_mesh", None)  # FSDP2 makes them so
-        if mesh is not None and any(isinstance(group, ElasticGroup) for group in mesh.get_all_groups()):
+        if mesh is not None and any(is_across(group) for group in mesh.get_all_groups()):
             yield parameter

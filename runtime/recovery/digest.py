@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from reknit.runtime.sharding import local
+
 
 def digest(value: Any) -> str:
     """SHA-256 over nested dicts, lists, tensors and plain values; the order of a dict's keys does not matter."""
@@ -18,7 +20,7 @@ def digest(value: Any) -> str:
 def _feed(total: Any, value: Any) -> None:
     match value:
         case torch.Tensor():
-            plain = value.detach().cpu().contiguous()
+            plain = local(value).cpu().contiguous()
             total.update(f"tensor {plain.dtype} {tuple(plain.shape)}\n".encode())
             if plain.numel():
                 total.update(plain.reshape(-1).view(torch.uint8).numpy())

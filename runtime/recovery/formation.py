@@ -31,6 +31,7 @@ BACKEND = "reknit"
 _serial = itertools.count(1)
 _adopting: list[dist.ProcessGroupGloo] = []
 _standing: list[Formation] = []  # the one whose default group is torch's, if it is a communicator
+_stand_in: list[dist.ProcessGroup] = []  # torch's default group before there is a formation, if one was asked for
 
 ConnectPart = Callable[[str, Sequence[int], "threading.Event | None"], Communicator]
 """Build a gloo group of these ranks of a replica under this prefix, until cancelled, by the end of the generation in
@@ -66,7 +67,8 @@ class FormationId:
 class Formation:
     """A replica's own groups.  `communicator` is what is under `group` with gloo and two members or more.
 
-    `parts` are under the groups that were made over it; `lines` are its process groups along `pipe` and `model`.
+    `parts` are under the groups that were made over it; `lines` are its process groups along `pipe` and `model`, and
+    `under` what is under those with gloo and two members or more.
     """
 
     identity: FormationId
@@ -76,6 +78,7 @@ class Formation:
     connect: ConnectPart | None = None
     parts: list[Communicator] = field(default_factory=list)
     lines: dict[str, Any] = field(default_factory=dict)
+    under: dict[str, Communicator] = field(default_factory=dict)
     cancelled: threading.Event | None = None
     serial: int = field(default_factory=lambda: next(_serial))
     ended: bool = False
@@ -104,6 +107,7 @@ class Formation:
         self.interrupt()
         _standing.clear()
         self.lines.clear()
+        self.under.clear()
         if self.group is not None and dist.is_initialized():  # an abort has taken it apart already
             dist.destroy_process_group()
         if self.communicator is not None:
@@ -122,9 +126,14 @@ class Formation:
         for axis in ("pipe", "model"):
             if layout.size(axis) == layout.world_size:
                 self.lines[axis] = self.group
+                if self.communicator is not None:
+                    self.under[axis] = self.communicator
             elif layout.size(axis) > 1:
+                before = len(self.parts)
                 made = [dist.new_group(list(ranks)) for ranks in layout.groups(axis)]
                 self.lines[axis] = made[layout.group_index(self.rank, axis)]
+                if self.parts[before:]:  # of the groups just made, this worker is in one
+                    self.under[axis] = self.parts[-1]
 
     def line(self, axis: str) -> Any:
         """The process group along an axis.  One of this worker alone is made when it is first asked for."""
@@ -185,6 +194,27 @@ def adopt(communicator: Communicator) -> dist.ProcessGroup:
     return _world()
 
 
+def stand_in(rank: int, size: int) -> None:
+    """Until there is a formation, let torch have a default group of the replica's size, in which nothing can be sent.
+
+    Device meshes and what is built on them ask it for this worker's rank.  Nothing happens if there is a default group.
+    """
+    if dist.is_initialized():
+        return
+    _register_backend()
+    _adopting.append(_nobody())
+    try:
+        dist.init_process_group(BACKEND, store=dist.HashStore(), rank=rank, world_size=size)
+    finally:
+        _adopting.clear()
+    _stand_in[:] = [_world()]
+
+
+def _nobody() -> dist.ProcessGroupGloo:
+    """A backend of this process alone."""
+    return dist.ProcessGroupGloo(dist.HashStore(), 0, 1, datetime.timedelta(seconds=10))
+
+
 def _world() -> dist.ProcessGroup:
     group = dist.group.WORLD
     assert group is not None
@@ -205,9 +235,7 @@ def _adopted(options: Any, _: Any) -> dist.ProcessGroupGloo:
     backend = None
     if options.group_size > 1:
         backend = _standing[-1].make_part(options.group_id, options.global_ranks_in_group).backend
-    if backend is None:
-        backend = dist.ProcessGroupGloo(dist.HashStore(), 0, 1, datetime.timedelta(seconds=10))
-    return backend
+    return backend if backend is not None else _nobody()
 
 
 def form(
@@ -221,6 +249,9 @@ def form(
 ) -> Formation:
     """Make the default group of a formation in `generation`.  Raises Interrupted."""
     identity = FormationId.of(replica)
+    if _stand_in and dist.is_initialized() and dist.group.WORLD is _stand_in[0]:
+        dist.destroy_process_group()
+    _stand_in.clear()
     if dist.is_initialized():
         raise FormationError(
             "the script has made torch's default process group by itself, but under reknit it is the replica's: drop "

@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 
 from reknit.rendezvous.errors import ReknitError
+from reknit.runtime.sharding import like, local
 
 BUCKET_BYTES = 25 * 2**20  # as torch's DistributedDataParallel
 FIRST_BUCKET_BYTES = 2**20  # the first one is ready early: start to communicate early
@@ -44,7 +45,7 @@ class Summer(Protocol):
 
 @dataclass(eq=False)
 class Bucket:
-    """Parameters that are reduced together.
+    """Parameters that are reduced together: of a sharded one, this worker's part.
 
     `flat` holds their gradients one after another, then one number per parameter: how many ranks have a gradient of it.
     So a parameter that no rank used keeps no gradient, and one that only some ranks used gets it on all of them.
@@ -58,11 +59,12 @@ class Bucket:
 
     def __post_init__(self) -> None:
         first = self.parameters[0]
-        total = sum(p.numel() for p in self.parameters)
+        parts = [local(p) for p in self.parameters]
+        total = sum(part.numel() for part in parts)
         self.flat = torch.zeros(total + len(self.parameters), dtype=first.dtype, device=first.device)
         self.counts = self.flat[total:]
-        pieces = self.flat[:total].split([p.numel() for p in self.parameters])
-        self.views = [piece.view_as(p) for piece, p in zip(pieces, self.parameters, strict=True)]
+        pieces = self.flat[:total].split([part.numel() for part in parts])
+        self.views = [piece.view_as(part) for piece, part in zip(pieces, parts, strict=True)]
 
     def fill(self) -> None:
         """Copy the gradients in; zeros where there is none."""
@@ -79,12 +81,12 @@ class Bucket:
         """Make the sums the parameters' gradients, without a copy."""
         used = self.counts.tolist()
         for parameter, view, count in zip(self.parameters, self.views, used, strict=True):
-            parameter.grad = view if count else None
+            parameter.grad = like(parameter, view) if count else None
 
 
 def _dense(gradient: torch.Tensor | None) -> torch.Tensor:
     assert gradient is not None
-    return gradient.to_dense() if gradient.is_sparse else gradient
+    return gradient.to_dense() if gradient.is_sparse else local(gradient)
 
 
 def make_buckets(parameters: Iterable[torch.nn.Parameter]) -> list[Bucket]:
@@ -101,7 +103,7 @@ def _groups(parameters: Sequence[torch.nn.Parameter]) -> Iterator[list[torch.nn.
             yield group
             group, filled, limit = [], 0, BUCKET_BYTES
         group.append(p)
-        filled += p.numel() * p.element_size()
+        filled += local(p).nbytes
     if group:
         yield group
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from reknit.runtime.recovery.checksum import checksum, combined
+from reknit.runtime.sharding import part_of
 
 CHUNK_BYTES = 8 * 2**20
 SMALL = 16  # a tensor of less than this part of a chunk shares one with others
@@ -178,7 +179,8 @@ def shared_tensors(registered: Mapping[str, Any], packed: Mapping[str, Any]) -> 
     """
     seen = set()
     for name in sorted(registered):
-        for path, tensor in _tensors_of(registered[name], packed.get(name)):
+        for path, value in _tensors_of(registered[name], packed.get(name)):
+            tensor = part_of(value)
             if is_plain(tensor) and _key(tensor) not in seen:
                 seen.add(_key(tensor))
                 yield f"{name}/{path}", tensor.detach()

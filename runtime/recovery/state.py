@@ -21,6 +21,7 @@ from reknit.runtime.recovery.digest import digest
 from reknit.runtime.recovery.healing import Partial
 from reknit.runtime.recovery.packing import Packed, pack, shared_tensors
 from reknit.runtime.recovery.randomness import Snapshot, put_random_state, take_random_state
+from reknit.runtime.sharding import meshes_of, put_together, take_apart
 
 
 class Stateful(Protocol):
@@ -182,8 +183,9 @@ class State:
 
     def pack(self) -> dict[str, Any]:
         """The whole registered state and the random state, for a peer."""
+        meshes = meshes_of(self.registered)
         return {
-            "registered": {name: value.state_dict() for name, value in self.registered.items()},
+            "registered": {name: take_apart(value.state_dict(), meshes) for name, value in self.registered.items()},
             "random": take_random_state(),
         }
 
@@ -195,8 +197,9 @@ class State:
                 f"this worker registered {sorted(self.registered)}, its peer {theirs}: "
                 "every worker at one coordinate must register the same names"
             )
+        meshes = meshes_of(self.registered)
         for name, value in self.registered.items():
-            value.load_state_dict(packed["registered"][name])
+            value.load_state_dict(put_together(packed["registered"][name], meshes))
         put_random_state(packed["random"])
         self.partial = None
         self.committed, self.ready, self._trained = version, generation, version.step > 0

@@ -237,11 +237,12 @@ def losses(events: Iterable[Event]) -> dict[int, float]:
         elif event["event"] == "committed" and "loss" in event:
             told[version_of(event)][pid] = event["loss"]
     last = max(coordinates.values())
-    return {
-        version[1]: sum(parts.values())
-        for version, parts in told.items()
-        if parts.keys() == {pid for pid in members[version] if coordinates[pid] == last}
-    }
+    found = {}
+    for version, parts in told.items():
+        mine = {pid: loss for pid, loss in parts.items() if coordinates[pid] == last}  # others may know it, too
+        if mine and mine.keys() == {pid for pid in members[version] if coordinates[pid] == last}:
+            found[version[1]] = sum(mine.values())
+    return found
 
 
 def of(events: Iterable[Event], *kinds: str) -> Iterable[Event]:

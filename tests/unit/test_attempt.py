@@ -31,7 +31,7 @@ def test_stages_clip_by_the_norm_of_the_whole_model_as_torch_does_on_one_process
     first, last, whole = parameters(1.0, -2.0), parameters(3.0), parameters(1.0, -2.0, 3.0)
     torch.nn.utils.clip_grad_norm_(whole, limit)
     a, b = replica(2)
-    together(lambda: _clip(a, first, limit), lambda: _clip(b, last, limit))
+    together(lambda: _clip(a, first, limit, 0), lambda: _clip(b, last, limit, 0))
     for mine, expected in zip([*gradients(first), *gradients(last)], gradients(whole), strict=True):
         torch.testing.assert_close(mine, expected)
 
@@ -39,8 +39,24 @@ def test_stages_clip_by_the_norm_of_the_whole_model_as_torch_does_on_one_process
 def test_a_stage_without_gradients_takes_part_in_the_norm() -> None:
     a, b = replica(2)
     one = parameters(3.0)
-    assert together(lambda: _clip(a, one, 1.0), lambda: _clip(b, [], 1.0)) == [None, None]
+    assert together(lambda: _clip(a, one, 1.0, 0), lambda: _clip(b, [], 1.0, 0)) == [None, None]
     assert float(gradients(one)[0].norm()) == pytest.approx(1.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("mark", ["tensor_model_parallel", "model_parallel"])
+def test_what_two_workers_hold_alike_counts_once_and_parts_count_each(mark: str) -> None:
+    """One bias that both have, one weight of which each has a half, and one that another stage counts."""
+    one, other, whole = parameters(2.0, 1.0), parameters(2.0, 3.0), parameters(2.0, 1.0, 3.0)
+    for parameter in (one[1], other[1]):
+        setattr(parameter, mark, True)
+    tied = parameters(100.0)
+    tied[0].shared = True  # type: ignore[attr-defined]
+    torch.nn.utils.clip_grad_norm_(whole, 0.5)
+    a, b = replica(2)
+    together(lambda: _clip(a, [*one, *tied], 0.5, 0), lambda: _clip(b, other, 0.5, 1))
+    bias, first, second = gradients(whole)
+    for mine, theirs in zip([*gradients(one), *gradients(other)], [bias, first, bias, second], strict=True):
+        torch.testing.assert_close(mine, theirs)
 
 
 @pytest.mark.parametrize("bad", [math.inf, math.nan])

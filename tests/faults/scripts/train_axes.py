@@ -70,6 +70,6 @@ while orders.go_on(job.step):
             in_ends=mpu.get_io_parallel_group() is not dist.GroupMember.NON_GROUP_MEMBER,
             state=problem.fingerprint(inner, optimizer, scheduler),
         )
-        # The norm is that of all coordinates, and each has the same gradients here.
-        limit = problem.CLIP_NORM * (job.pipeline_size * job.model_size) ** 0.5
+        # The norm is that of all stages, and each has the same gradients here.
+        limit = problem.CLIP_NORM * job.pipeline_size**0.5
         attempt.commit(optimizer, scheduler, clip_norm=limit)
