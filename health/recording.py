@@ -150,16 +150,18 @@ class Recording:
     def _on_committed(
         self, worker: str, known: WorkerRecord, generation: int, fields: Mapping[str, Any], at: float
     ) -> None:
-        rolled = fields.get("rolled_forward") is True
+        rolled, step = fields.get("rolled_forward") is True, amount(fields.get("step"))
         self._metrics.count("steps_committed", worker)
-        if known.commit_at is not None and known.generation is not None and not rolled:
+        # One that was a spare meanwhile has missed steps: the job did not stand still for so long.
+        missed = step is not None and known.step is not None and step > known.step + 1
+        if known.commit_at is not None and known.generation is not None and not rolled and not missed:
             name = "step_seconds" if generation == known.generation else "gap_seconds"
             self._metrics.observe(name, max(0.0, at - known.commit_at))
         known.ledger.committed(at, rolled_forward=rolled)
         if not rolled:
             known.commit_at, known.generation = at, generation
         known.phase, known.at = None, at
-        if (step := amount(fields.get("step"))) is not None:
+        if step is not None:
             known.step = int(step)
         timing = fields.get("timing")
         if isinstance(timing, Mapping):

@@ -1,7 +1,8 @@
 """How long a job stood still for each of its generations, as the workers of one agent show.
 
 A gap lasts from the last step that was committed before a generation to the first one in it, or in a later one if it
-never came to a step.  What is rolled forward as a generation begins was made before it, and ends no gap.  Pure.
+never came to a step.  What is rolled forward as a generation begins was made before it, and ends no gap.  Where others
+made steps while nobody here did, as all here were spares or were started again, the gap is not known.  Pure.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ class Gaps:
     def __init__(self) -> None:
         self._open: list[int] = []
         self._last: float | None = None  # when the newest step of all was committed
+        self._newest = (0, -1)  # the newest version that was made here, or rolled forward
 
     def see_plan(self, generation: int, over: bool = False) -> None:
         """A generation was published; `over`: the job has ended with it."""
@@ -26,11 +28,14 @@ class Gaps:
     def committed(self, fields: Mapping[str, Any], moment: float) -> list[tuple[int, float]]:
         """A worker committed a step at `moment` (seconds): the gaps that are known by that, by generation."""
         version, before = fields.get("version"), self._last
-        if not isinstance(version, (list, tuple)) or len(version) != 2 or type(version[0]) is not int:
+        if not isinstance(version, (list, tuple)) or len(version) != 2 or {type(word) for word in version} != {int}:
             return []
+        generation, step = version
+        missed = step > self._newest[1] + 1  # a step that others made
+        self._newest = max(self._newest, (generation, step))
         if fields.get("rolled_forward"):
             return []
-        ended = [generation for generation in self._open if generation <= version[0]]
-        self._open = [generation for generation in self._open if generation > version[0]]
+        ended = [number for number in self._open if number <= generation]
+        self._open = [number for number in self._open if number > generation]
         self._last = moment if before is None else max(before, moment)
-        return [(generation, max(0.0, moment - before)) for generation in ended] if before is not None else []
+        return [(number, max(0.0, moment - before)) for number in ended] if before is not None and not missed else []

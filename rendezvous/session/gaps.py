@@ -18,6 +18,7 @@ from reknit.rendezvous.store.protocol import Compare, Lease, Put, Store
 
 logger = logging.getLogger(__name__)
 
+LONGEST = 1e6  # seconds; a record with more would fit no reader
 KEPT = 64  # generations; older ones are given up while the store does not answer
 
 
@@ -65,7 +66,7 @@ class GapWriter(Background):
         record = None if entry is None else self._rejected.read(entry, decode_record)
         if entry is None or record is None or record.gap is not None:
             return True
-        value = encode_record(replace(record, gap=round(seconds, 6)))
+        value = encode_record(replace(record, gap=round(min(seconds, LONGEST), 6)))
         lease = Lease(entry.lease, 0) if entry.lease else None
         unchanged = Compare.mod_revision(entry.key, entry.mod_revision)
         return self._store.transaction([unchanged], [Put(entry.key, value, lease)], timeout=self._timeout).succeeded

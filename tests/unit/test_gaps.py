@@ -54,6 +54,28 @@ def test_what_is_rolled_forward_ends_no_gap_and_is_no_step_before_one() -> None:
     assert commit(gaps, 2, 10.5) == {2: 0.5}
 
 
+def test_a_gap_is_not_known_where_others_made_steps_meanwhile() -> None:
+    gaps = Gaps()
+
+    def step(generation: int, number: int, moment: float) -> list[tuple[int, float]]:
+        return gaps.committed({"version": [generation, number]}, moment)
+
+    step(1, 7, 10.0)
+    gaps.see_plan(2)  # without a place for anybody here
+    gaps.see_plan(3)
+    assert step(3, 900, 7000.0) == [], "generation 2 did not take two hours"
+    gaps.see_plan(4)
+    assert step(4, 901, 7000.5) == [(4, 0.5)]
+    step(4, 900, 7000.75)  # of another worker here, told late
+    gaps.see_plan(5)
+    assert step(5, 902, 7001.0) == [(5, 0.25)]
+    gaps.see_plan(6)
+    assert step(6, 850, 7003.0) == [(6, 2.0)], "all went back to a checkpoint"
+    gaps.see_plan(7)
+    gaps.committed({"version": [6, 851], "rolled_forward": True}, 7003.1)
+    assert step(7, 852, 7003.5) == [(7, 0.5)], "the step between was rolled forward"
+
+
 def test_what_does_not_fit_and_what_ends_the_job_tell_nothing() -> None:
     gaps = Gaps()
     commit(gaps, 1, 10.0)
@@ -126,6 +148,13 @@ def test_the_gap_is_added_to_the_record_once() -> None:
     watched.writer.note(5, 1.0)  # of which there is no record
     watched.writer.close()
     assert watched.now() == 0.09
+
+
+def test_a_job_that_waited_for_weeks_keeps_a_record_that_can_be_read() -> None:
+    watched = Watched()
+    watched.writer.note(4, 3e6)
+    assert watched.written() == 1e6
+    watched.writer.close()
 
 
 def test_a_record_that_expires_goes_on_to_do_so() -> None:

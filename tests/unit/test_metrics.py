@@ -268,6 +268,17 @@ def test_a_death_and_the_next_process(host: Host) -> None:
     assert host.get("reknit_lost_seconds_total", worker="w0", cause="start") == 2 * KEPT_SECONDS
 
 
+def test_what_a_spare_missed_is_no_gap_of_the_job(host: Host) -> None:
+    host.join()
+    host.commit(1)
+    host.now += 7200.0  # others trained on
+    host.commit(900, generation=4)
+    assert host.get("reknit_gap_seconds_count") == 0
+    host.now += 0.5
+    host.commit(901, generation=5)
+    assert host.get("reknit_gap_seconds_sum") == pytest.approx(0.5)
+
+
 def test_the_series_of_a_worker_that_is_gone_go_but_its_time_stays_in_the_sum(host: Host) -> None:
     host.join()
     host.now += 3.0
