@@ -156,10 +156,7 @@ def encode_head(head: Head) -> bytes:
             "format": FORMAT,
             "reason": clipped(head.reason),  # whatever it tells of, everybody must be able to read the head
             **{key: getattr(head, key) for key in ("generation", "state", "kind", "broken", "target", "restore")},
-            **{
-                key: getattr(head, key)
-                for key in ("origin", "placed", "replicas", "writer", "digest", "spares", "kind")
-            },
+            **{key: getattr(head, key) for key in ("origin", "placed", "replicas", "writer", "digest", "spares")},
             "restart": [encode_name(name) for name in head.restart],
         }
     )

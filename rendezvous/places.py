@@ -103,7 +103,7 @@ def choose_places(
 
 def _kept(standing: Mapping[tuple[Name, ...], Price], limit: int) -> list[tuple[Name, ...]]:
     """As many of the replicas as can stay, in their order: of equals, the first."""
-    dearest = sorted(standing, key=lambda replica: standing[replica], reverse=True)[:limit]
+    dearest = set(sorted(standing, key=lambda replica: standing[replica], reverse=True)[:limit])
     return [replica for replica in standing if replica in dearest]
 
 
