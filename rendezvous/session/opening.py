@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reknit.rendezvous.accusation import AgentRecord, decode_agent
 from reknit.rendezvous.codec import decode_member, decode_spec, encode_spec
@@ -117,4 +117,21 @@ class Opening:
         if standing is None:
             guard = Compare.absent(key) if entry is None else Compare.mod_revision(key, entry.mod_revision)
             self._store.transaction([guard], [Put(key, encode_spec(spec))])
+        elif entry is not None and entry.lease and _asks_for_another(spec, standing) and self._nobody_is_here():
+            # It is what a run that has ended left.  The new one expires as well, unless the job begins again.
+            put = Put(key, encode_spec(spec), Lease(entry.lease, 0))
+            try:
+                self._store.transaction([Compare.mod_revision(key, entry.mod_revision)], [put])
+            except LeaseLost:
+                pass  # it has expired just now
+            return None
         return standing
+
+    def _nobody_is_here(self) -> bool:
+        """Whether the job has no agent, so that this one may be the first of a new run."""
+        return not self._store.list(self._keys.agents).entries
+
+
+def _asks_for_another(spec: Spec, standing: Spec) -> bool:
+    """Whether it is another job's shape; the size that an operator has set is none of an agent's business."""
+    return replace(standing, desired=None) != replace(spec, desired=None)

@@ -186,6 +186,7 @@ class Session:
     def propose_spec(self, spec: Spec, *, timeout: float = 10.0) -> Spec:
         """Store the job's spec if it has none; return the one that stands.  Waits for the store.
 
+        What a run that has ended left is replaced by the first agent that comes, if it asks for another shape.
         Raises SpecMismatchError if the job has other axes, StoreUnavailable after `timeout` seconds.
         """
         return self._opening.propose_spec(spec, timeout)

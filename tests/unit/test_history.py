@@ -17,6 +17,8 @@ from reknit.rendezvous.leader.publisher import KEPT, Publisher
 from reknit.rendezvous.leader.term import Known
 from reknit.rendezvous.records import WAITING, Axes, Plan, Spec
 from reknit.rendezvous.rejected import Rejected
+from reknit.rendezvous.session.opening import SpecMismatchError
+from reknit.rendezvous.session.session import Session
 from reknit.rendezvous.store.memory import MemoryStore
 from reknit.rendezvous.store.protocol import Compare, Lease, Operation, TransactionResult
 
@@ -187,6 +189,22 @@ def test_a_next_run_takes_the_spec_and_its_own_plans_off_the_lease_and_keeps_the
     desk.store.revoke(Lease(old, 0))
     assert desk.look(11.0, *(replace(m, ready=3) for m in new[:2]), new[2]) == 3, "nobody misses what expired"
     assert [record.generation for record in histories(desk)] == [3]
+
+
+def test_a_next_run_may_have_another_shape_as_its_first_agent_says() -> None:
+    desk = Desk(Spec(Axes(), 1, 3, desired=2))
+    ended(desk, 2)
+    expires = left(desk)["plan"]
+    session, other = Session(desk.store, "job", "a", lambda event: None), Spec(Axes(2), 1, 4)
+    assert session.propose_spec(Spec(Axes(), 1, 3)).desired == 2, "of the same shape"
+    desk.store.put(KEYS.agent("last"), b"an agent of the earlier run is still there")
+    with pytest.raises(SpecMismatchError):
+        session.propose_spec(other)
+    desk.store.delete(KEYS.agent("last"))
+    assert session.propose_spec(other) == other
+    assert left(desk)["spec"] == expires, "if nothing comes of it, it goes as well"
+    later = Session(desk.store, "job", "b", lambda event: None)
+    assert later.propose_spec(other) == other
 
 
 def test_a_wiped_store_gets_the_desired_size_back() -> None:
