@@ -2,14 +2,15 @@
 
 It runs inside an agent, whose own work must not suffer from what knocks at this port.  So there are so many connections
 and no more, each one gets so many seconds and bytes for its request, then one answer, and is closed.  When all are
-taken, the one that has waited longest without completing its request makes room: clients that only sit there can't
-keep a probe out.
+taken, the one that has waited longest without completing its request, or takes its answer too slowly, makes room:
+clients that only sit there can't keep a probe out.
 """
 
 from __future__ import annotations
 
 import io
 import logging
+import math
 import socket
 import sys
 import threading
@@ -29,7 +30,7 @@ log = logging.getLogger("reknit.http")
 CONNECTIONS = 32  # at once
 REQUEST_BYTES = 16 * 1024
 REQUEST_SECONDS = 5.0  # until it is complete
-ANSWER_SECONDS = 10.0  # to take the answer
+ANSWER_SECONDS, SOON_SECONDS = 10.0, 1.0  # to take the answer; who takes longer than soon makes room for others
 LINGER_SECONDS, LINGER_BYTES = 1.0, 64 * 1024  # for what a client still sends when it has its answer
 BREATH = 0.1  # seconds, when the process has no descriptor left for another connection
 
@@ -98,9 +99,9 @@ class HttpServer:
         """Wait until one more may come; the longest idle one goes for it.  False if this server closes."""
         with self._changed:
             while len(self._open) >= self._most and self._listener is not None:
-                idle = next((connection for connection in self._open if connection.idle), None)
-                if idle is not None:
-                    idle.cut()
+                dispensable = next((connection for connection in self._open if connection.dispensable), None)
+                if dispensable is not None:
+                    dispensable.cut()
                 # Whoever was cut off leaves at once; one that is being answered leaves in bounded time.
                 self._changed.wait(timeout=BREATH)
             return self._listener is not None
@@ -156,18 +157,24 @@ class _Bounded(io.RawIOBase):
 class _Connection(BaseHTTPRequestHandler):
     """One connection, one request, one answer; the standard library reads the request.
 
-    `idle`: it may be cut off for another one, as its request is not complete, or it has its answer.
+    `idle`: its request is not complete, or it has its answer.
     """
 
     def __init__(self, server: HttpServer, sock: socket.socket, peer: str) -> None:
         # Not the base class's, which would serve at once: this thread is the one that accepts.
         self._server, self.sock, self._peer = server, sock, peer
         self.idle = True
+        self._taken_by = math.inf  # when it should have taken its answer
         self.command, self.request_version = "", "HTTP/1.1"
+
+    @property
+    def dispensable(self) -> bool:
+        """Whether it may be cut off for another one: it is idle, or takes its answer slowly."""
+        return self.idle or time.monotonic() > self._taken_by
 
     def cut(self) -> None:
         """End it from another thread, which must hold the server's lock."""
-        self.idle = False
+        self.idle, self._taken_by = False, math.inf
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
@@ -225,6 +232,7 @@ class _Connection(BaseHTTPRequestHandler):
         # The page learns from the date how far the clock of its reader is off.
         usual = [("Date", formatdate(usegmt=True)), ("Connection", "close")]
         lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in [*usual, *headers])]
+        self._taken_by = time.monotonic() + SOON_SECONDS
         self.sock.settimeout(ANSWER_SECONDS)
         self.sock.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
         self._linger()
