@@ -25,6 +25,7 @@ log = logging.getLogger("reknit.http")
 FRESH = 0.9  # seconds for which a copy is good: who asks once a second gets a new one each time
 PATIENCE = 1.0  # seconds in which the agents may tell, for who asks when nobody has for a while
 TIMEOUT = 2.0  # seconds of each request to the store
+LONGEST = 3.0  # seconds that others wait for one who reads: they hold the server's connections, which probes need
 
 
 class StatusSource:
@@ -49,12 +50,16 @@ class StatusSource:
 
     def __call__(self) -> dict[str, Any]:
         """The document, at most a second old.  Raises Unavailable if the store does not answer."""
-        with self._lock:
+        if not self._lock.acquire(timeout=LONGEST):
+            raise Unavailable("etcd answers slowly: the job is still being read for somebody else")
+        try:
             if self._made is None or self._clock() - self._made >= FRESH:
                 self._read()
             if self._copy is None:
                 raise Unavailable(self._failure)
             return self._copy
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
         """If somebody has asked just now: look no more."""

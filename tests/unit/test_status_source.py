@@ -9,6 +9,8 @@ from tests.unit.lookout import KEYS, Lookout
 
 from reknit.health.http import Unavailable
 from reknit.rendezvous.shows import TELLS
+from reknit.rendezvous.store.protocol import Entry
+from reknit.runtime import status_source
 from reknit.runtime.status_source import FRESH, PATIENCE, StatusSource
 
 
@@ -75,6 +77,28 @@ def test_without_etcd_it_says_so_and_asks_no_more_often(asked: Asked) -> None:
         asked.source()
     asked.lookout.pass_time(1.0)
     assert asked.source()["state"] == "running"
+
+
+def test_who_comes_while_a_slow_etcd_is_read_does_not_wait_for_it(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_source, "LONGEST", 0.01)
+    begun, answers = threading.Event(), threading.Event()
+
+    def slowly(*_: object, **__: object) -> Entry | None:
+        begun.set()
+        assert answers.wait(10.0)
+        return None
+
+    monkeypatch.setattr(asked.lookout.store, "get", slowly)
+    first = threading.Thread(target=asked.source)
+    first.start()
+    assert begun.wait(10.0)
+    with pytest.raises(Unavailable, match="slowly"):
+        asked.source()
+    answers.set()
+    first.join()
+    assert asked.source()["job"] == KEYS.job
 
 
 def test_it_looks_only_while_it_is_asked(asked: Asked) -> None:
