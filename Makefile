@@ -28,9 +28,10 @@ help:
 demo: $(READY)
 	$(BIN)/reknit demo $(ARGS)
 
-# Most of what takes long waits for something: so three at a time, whatever the number of cores, a module by one of them.
+# Most of what takes long waits for something: so four at a time, whatever the number of cores, a module by one of them,
+# in the order of tests/conftest.py.
 test: $(READY)
-	$(BIN)/python -m pytest -n 3 --dist loadscope $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long --timeout=3600 $(ARGS)
