@@ -257,6 +257,7 @@ class Recording:
         """Productive and lost seconds of all workers that ever were here; to be a spare is no loss of the job's."""
         now = self._clock()
         with self._lock:
+            self._forget(now)  # whether or not anybody scrapes
             ledgers = [known.ledger for known in self._workers.values()]
             for ledger in ledgers:
                 ledger.pass_time(now)

@@ -295,6 +295,17 @@ def test_the_series_of_a_worker_that_is_gone_go_but_its_time_stays_in_the_sum(ho
     assert host.recording.totals() == (3, 0)
 
 
+def test_who_is_gone_loses_no_more_though_nobody_scrapes(host: Host) -> None:
+    host.join()
+    host.now += 3.0
+    host.commit(1)
+    host.recording.happened("worker_died", "w0", {"cause": "SIGKILL"}, host.now)
+    host.now += KEPT_SECONDS + 1
+    once = host.recording.totals()
+    host.now += 3600.0
+    assert host.recording.totals() == once
+
+
 def test_a_worker_that_dies_while_it_drains_is_a_drain_that_failed(host: Host) -> None:
     host.join()
     host.recording.happened("draining", "w0", {}, host.now)
