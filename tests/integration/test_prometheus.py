@@ -101,14 +101,16 @@ def scraped(folder: Path) -> Iterator[Scene]:
 
 
 def kill_one(scene: Scene) -> str:
-    """SIGKILL a worker that has a place; wait until a step is made without it, and until it is back."""
+    """SIGKILL a worker that has a place; it is back when Prometheus has seen that it was gone."""
     hosts = scene.hosts
     placed = {event["worker"] for event in hosts.of("committed")}
     run = next(run for run in hosts.runs if placed & run.pids().keys())
     worker = sorted(placed & run.pids().keys())[0]
-    at = time.monotonic()
-    run.kill(worker)
-    hosts.gap(at)
+    with run.hold():
+        at = time.monotonic()
+        run.kill(worker)
+        hosts.gap(at)
+        scene.wait_value("sum(reknit_worker_up)", 3)
     hosts.wait(lambda: list(hosts.of("attached", at, worker=worker)), START_SECONDS, "its next process")
     return str(worker)
 
