@@ -11,7 +11,8 @@ future (`get_future`) always completes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -34,6 +35,19 @@ REDUCTIONS = {
     "min": dist.ReduceOp.MIN,
     "max": dist.ReduceOp.MAX,
 }
+
+
+_unwanted: list[bool] = []  # not empty: see `unwanted`
+
+
+@contextmanager
+def unwanted() -> Iterator[None]:
+    """Whatever is waited for in this block is dropped: its failure is no news."""
+    _unwanted.append(True)
+    try:
+        yield
+    finally:
+        _unwanted.pop()
 
 
 class Present(Protocol):
@@ -71,7 +85,7 @@ class Operation(dist.Work):
             for work in self._works:
                 work.wait()
         except Interrupted as error:
-            if not (_in_backward() and self._present.pass_over(error)):
+            if not (_unwanted or (_in_backward() and self._present.pass_over(error))):
                 raise
         return True
 

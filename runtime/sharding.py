@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from reknit.rendezvous.errors import ReknitError
-from reknit.runtime.elastic_group import ElasticGroup
+from reknit.runtime.elastic_group import ElasticGroup, unwanted
 
 PART = "part of a sharded tensor"  # the key by which a packed part is known
+_RESET = "reset_iter_state"  # FSDP2's own way back
 
 
 class ShardingError(ReknitError):
@@ -85,6 +86,39 @@ def counts(parameter: torch.nn.Parameter, model_rank: int) -> bool:
         )
     is_part = getattr(parameter, "tensor_model_parallel", False) or getattr(parameter, "model_parallel", False)
     return model_rank == 0 or bool(is_part)
+
+
+def reset(module: torch.nn.Module) -> None:
+    """Bring what FSDP2 has wrapped back to between two passes, after a pass that an exception ended in its midst.
+
+    Of a module that FSDP2 has wrapped in parts, register the whole: its root is where torch knows what is under way.
+    """
+    fsdp: Any = module
+    if hasattr(module, _RESET):
+        if fsdp._get_fsdp_state()._is_root is not None:  # a first pass has begun
+            with unwanted():
+                getattr(fsdp, _RESET)()
+        return  # its own parts went along
+    for child in module.children():
+        reset(child)
+
+
+def check(name: str, module: torch.nn.Module) -> None:
+    """Refuse, before anything is trained, a module that could not go on after a change of members.
+
+    Raises ShardingError.
+    """
+    for parameter in module.parameters():
+        if is_sharded(parameter):
+            whole: Any = parameter
+            for placement in whole.placements:
+                _word(placement)
+    for part in module.modules():
+        if hasattr(part, "set_requires_gradient_sync") and not hasattr(part, _RESET):
+            raise ShardingError(
+                f"{name} is wrapped by FSDP2, which in torch {torch.__version__} cannot go on after a pass that broke "
+                f"off (FSDPModule.{_RESET}): use torch 2.13 or newer"
+            )
 
 
 def is_across(group: object) -> bool:

@@ -21,7 +21,7 @@ from reknit.runtime.recovery.digest import digest
 from reknit.runtime.recovery.healing import Partial
 from reknit.runtime.recovery.packing import Packed, pack, shared_tensors
 from reknit.runtime.recovery.randomness import Snapshot, put_random_state, take_random_state
-from reknit.runtime.sharding import meshes_of, put_together, take_apart
+from reknit.runtime.sharding import check, meshes_of, put_together, reset, take_apart
 
 
 class Stateful(Protocol):
@@ -79,7 +79,7 @@ class State:
     # ---------------------------------------------------------------- what is registered
 
     def register(self, name: str, value: Any) -> None:
-        """Take an object into the state.  Raises RegistrationError if it cannot be moved to a peer."""
+        """Take an object into the state.  Raises RegistrationError or ShardingError if it cannot be moved to a peer."""
         if not callable(getattr(value, "state_dict", None)) or not callable(getattr(value, "load_state_dict", None)):
             raise RegistrationError(
                 f"{name} is a {type(value).__name__}, which has no state_dict and load_state_dict: "
@@ -87,6 +87,8 @@ class State:
             )
         if self.registered.get(name, value) is not value:
             raise RegistrationError(f"{name} is registered already with another object: choose another name")
+        if isinstance(value, torch.nn.Module):
+            check(name, value)
         self.registered[name] = value
 
     def modules(self) -> Iterator[torch.nn.Module]:
@@ -156,6 +158,7 @@ class State:
             self._scaler.update(self._scaler.get_scale())  # the same scale; forgets that it has unscaled
             self._scaler = None
         for module in self.modules():
+            reset(module)
             for parameter in module.parameters():
                 parameter.grad = None
 

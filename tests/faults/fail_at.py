@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from reknit.runtime import injection
+from reknit.runtime.sharding import is_sharded
 
 # In the order of a step.  `half voted`: the data group has voted, the replica has not.  `optimizer`: the parameters are
 # stepped, the version isn't taken yet.  `committed`: it is taken, and nobody has been told.
@@ -57,6 +58,8 @@ class Injector:
         injection.install(self._on_point)
         model.register_forward_pre_hook(self._on_forward)
         next(model.parameters()).register_hook(self._on_gradient)
+        if is_sharded(next(model.parameters())):  # what FSDP2 has sharded is no leaf of the graph
+            list(model.modules())[-1].register_full_backward_hook(lambda *_: self.reach("backward", self._step()))
         optimizer.register_step_post_hook(lambda *_: self.reach("optimizer", self._step()))
 
     def reach(self, phase: str, step: int) -> None:

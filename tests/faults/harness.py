@@ -263,10 +263,10 @@ class JobRun:
         finally:
             path.unlink()
 
-    def stop_soon(self) -> int:
+    def stop_soon(self, steps: int = LAST_STEPS) -> int:
         """Let the job end in a while; return its last step."""
         self.poll()
-        last = self.step + LAST_STEPS
+        last = self.step + steps
         new = self.orders / f"{STOP}.new"
         new.write_text(str(last))
         new.rename(self.orders / STOP)

@@ -1,6 +1,6 @@
 """An example as its users run it, but for how long, and for what it tells: train_example.py --orders FOLDER NAME WORDS…
 
-It trains until the test says when to stop, and its `committed` events have a hash of the state.
+It trains until the test says when to stop, fails where the test says, and tells a hash of its state with each step.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from tests.faults.following import Orders
 
 from reknit.runtime.attempt import Attempt
+from reknit.runtime.job import Job
 
 EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"
 
@@ -50,6 +51,17 @@ def tell_the_state() -> None:
     setattr(Attempt, "commit", told)  # noqa: B010
 
 
+def obey(orders: Orders) -> None:
+    """Put the faults into what the example registers as `model` and `optimizer`."""
+    register = Job.register
+
+    def registered(job: Job, **objects: Any) -> None:
+        register(job, **objects)
+        orders.obey(job, objects["model"], objects["optimizer"])
+
+    setattr(Job, "register", registered)  # noqa: B010
+
+
 def main() -> None:
     """Run it."""
     place = sys.argv.index("--orders")
@@ -60,6 +72,7 @@ def main() -> None:
     arguments = example.parse(words[1:])
     arguments.steps = Until(orders)
     tell_the_state()
+    obey(orders)
     example.main(arguments)
 
 
