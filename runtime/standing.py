@@ -60,7 +60,7 @@ class Standing:
     def samples(self, revision: int) -> Iterator[Sample]:
         """The job's gauges for the term `revision`, in which this agent leads; 0: it does not."""
         seen = self._seen
-        if seen is None or revision == 0 or seen.revision != revision or seen.plan.generation == 0:
+        if seen is None or revision == 0 or seen.revision != revision:
             return
         plan, spec = seen.plan, seen.spec
         yield Sample("job_generation", (), plan.generation)

@@ -95,8 +95,12 @@ def test_only_the_leader_of_this_very_term_tells_of_the_job(led: Led) -> None:
     assert led.get("reknit_job_generation") is None
 
 
-def test_before_there_is_a_plan_nothing_is_told(led: Led) -> None:
-    assert led.get("reknit_job_generation") is None
+def test_a_job_that_waits_for_its_first_members_is_one_that_waits(led: Led) -> None:
+    """Else it would look as if nobody led it, and not as if it had too few members."""
+    assert led.get("reknit_job_state", state="waiting") == 1
+    names = ("generation", "replicas", "replicas_min", "members")
+    assert [led.get(f"reknit_job_{name}") for name in names] == [0, 0, 1, 0]
+    assert led.get("reknit_job_last_reinit_timestamp_seconds") is None
 
 
 def test_a_generation_counts_once_when_all_its_members_work(led: Led) -> None:
