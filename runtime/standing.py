@@ -109,9 +109,7 @@ def changes(before: Plan, after: Plan, members: Sequence[Member]) -> Counter[str
     if after.state in (FINISHED, LOST):
         return Counter()
     found = Counter({"joined": len(after.names - before.names)})
-    known: dict[Name, Member] = {}
-    for member in members:
-        known[member.name] = member
+    known = {member.name: member for member in members}
     for name in before.names - after.names:
         member = known.get(name)
         if name in after.evicted and name not in before.evicted:
