@@ -22,7 +22,8 @@ from reknit.rendezvous.store.embedded import EmbeddedEtcd
 HOSTS = (0, 1, 2)
 WORKERS_KILLED = (1, 2, 0, 1, 2)
 AGENTS_KILLED = (0, 1, 2)
-DEADLINE = 90.0  # seconds for one recovery
+DEADLINE = 90.0  # seconds for one recovery, or a start
+STARTS = 3  # tries
 TIMES = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=5"
 
 Start = Callable[[Path, str], Agents]
@@ -56,28 +57,37 @@ class Series:
     def kill_worker(self, host: int) -> None:
         """One worker dies."""
         job = self._job()
-        self.outcome.workers.append(self._see(job.wait_back(HOSTS, len(HOSTS), job.kill_worker(host), DEADLINE)))
+        seconds = job.wait_back(HOSTS, len(HOSTS), job.kill_worker(host), DEADLINE) if job is not None else None
+        self.outcome.workers.append(self._see(seconds))
 
     def kill_agent(self, host: int) -> None:
         """One host dies, and comes back."""
         job, others = self._job(), [other for other in HOSTS if other != host]
-        self.outcome.agents.append(self._see(job.wait_back(others, len(others), job.kill_agent(host), DEADLINE)))
-        if self._agents is not None:
+        seconds = job.wait_back(others, len(others), job.kill_agent(host), DEADLINE) if job is not None else None
+        self.outcome.agents.append(self._see(seconds))
+        if job is not None and self._agents is not None:
             moment = job.now()
             job.start(host)
             self.outcome.returns.append(self._see(job.wait_back(HOSTS, len(HOSTS), moment, DEADLINE)))
 
-    def _job(self) -> Agents:
-        if self._agents is None:
-            self._jobs += 1
-            folder = self._folder / str(self._jobs)
-            folder.mkdir(parents=True)
-            self._agents = self._stack.enter_context(self._start(folder, f"bench-{self._jobs}"))
-            for host in HOSTS:
-                self._agents.start(host)
-            if self._agents.wait_back(HOSTS, len(HOSTS), Moment(self._agents.now().t), 2 * DEADLINE) is None:
-                raise RuntimeError(f"torchrun does not begin: see {self._agents.log(0).read_text()[-2000:]}")
+    def _job(self) -> Agents | None:
+        """The job that runs, or a new one; None if it does not begin: an agent that comes late is a change, too."""
+        for _ in range(STARTS):
+            if self._agents is None:
+                self._agents = self._see_begin()
         return self._agents
+
+    def _see_begin(self) -> Agents | None:
+        self._jobs += 1
+        folder = self._folder / str(self._jobs)
+        folder.mkdir(parents=True)
+        agents = self._stack.enter_context(self._start(folder, f"bench-{self._jobs}"))
+        for host in HOSTS:
+            agents.start(host)
+        if agents.wait_back(HOSTS, len(HOSTS), Moment(agents.now().t), DEADLINE) is None:
+            self._stack.close()
+            return None
+        return agents
 
     def _see(self, seconds: float | None) -> float | None:
         if seconds is None:
