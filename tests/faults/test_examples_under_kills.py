@@ -20,6 +20,8 @@ from torch.nn import functional
 
 from reknit.runtime.data import Sampler, View
 
+pytestmark = pytest.mark.timeout(300)  # on a busy machine; a quiet one takes a tenth of that
+
 REPLICAS = 2
 MORE_STEPS = 20  # after the last change
 
@@ -113,3 +115,42 @@ def clipped_step(loss: torch.Tensor, optimizer: torch.optim.Optimizer, limit: fl
     nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], limit)
     optimizer.step()
     return loss.item()
+
+
+def test_accumulation_mixed_precision_clipping_and_a_schedule(tmp_path: Path) -> None:
+    # The first scale is too large for 16 bits, and it is doubled so early that it soon is so again.
+    words = ["train_recipe.py", "--width", "32", "--clip", "0.1", "--scale", "1e8", "--growth", "15", "--warmup", "10"]
+    example: Any = load(words[0])
+    arguments = example.parse(words[1:])
+    points, answers = example.make_data(arguments.seed)
+    sampler = sampler_of(len(points), arguments.global_batch, arguments.micro_batch, arguments.seed)
+    events = train(tmp_path, words, sampler, 1, 1, [(0, "backward"), (0, "half voted"), (0, "optimizer")])
+
+    model = example.make_model(arguments.seed, arguments.width)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate)
+    schedule = example.make_schedule(optimizer, arguments.warmup, arguments.decay)
+    scaler = torch.amp.GradScaler("cpu", init_scale=arguments.scale, growth_interval=arguments.growth)
+    known: list[tuple[float, float]] = []
+
+    def step_loss(step: int) -> float:
+        known.append((schedule.get_last_lr()[0], scaler.get_scale()))
+        total = 0.0
+        for part in torch.tensor(sampler.samples(step)).split(arguments.micro_batch):
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = functional.mse_loss(model(points[part]), answers[part]) * sampler.weight
+            cast(torch.Tensor, scaler.scale(loss)).backward()
+            total += loss.item()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), arguments.clip)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        schedule.step()
+        return total
+
+    follows(events, step_loss)
+    for event in invariants.of(events, "committed"):
+        assert (event["rate"], event["scale"]) == known[event["step"] - 1], f"{event['worker']} at step {event['step']}"
+    scales = [scale for _, scale in known]
+    assert sum(a > b for a, b in zip(scales, scales[1:], strict=False)) > 2, "too few steps were left out"
+    assert any(a < b for a, b in zip(scales, scales[1:], strict=False)), "the scale has never grown"
