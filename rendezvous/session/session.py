@@ -170,9 +170,12 @@ class Session:
         """
         self._views.request(head, name, coordinate)
 
-    def note_gap(self, generation: int, seconds: float) -> None:
-        """The job stood still for `seconds` for this generation: the leader's agent adds it to the history."""
-        if self._candidacy.revision > 0:
+    def note_gap(self, generation: int, seconds: float, surely: bool = False) -> None:
+        """The job stood still for `seconds` for this generation: the leader's agent adds it to the history.
+
+        The leader's workers may all be spares, so one other does so as well (`surely`); whoever is first has said it.
+        """
+        if surely or self._candidacy.revision > 0:
             self._gaps.note(generation, seconds)
 
     def request_job(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from tests.unit.desk import Desk, head, peer
 
 from reknit.rendezvous.history import HistoryRecord, decode_record, encode_record
 from reknit.rendezvous.keys import Keys
+from reknit.rendezvous.parts import Peer, View
+from reknit.rendezvous.records import Name, Place
 from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.session.events import HeadSeen
 from reknit.rendezvous.session.gaps import GapWriter
@@ -97,13 +100,19 @@ def test_they_do_not_pile_up() -> None:
 
 def test_an_agent_hears_it_from_its_workers(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
-    noted: list[tuple[int, float]] = []
+    noted: list[tuple[int, float, bool]] = []
     desk.agent.station.session.note_gap = lambda *gap: noted.append(gap)  # type: ignore[method-assign]
     who = desk.attach(peer())
-    for generation, moment in ((5, 100.0), (6, 100.25)):
+    worker = desk.agent.station.workers["w0"]
+    assert worker.member is not None
+    worker.member = replace(worker.member, coordinate=0)
+    places = [Place(name, "host", "a:1", 1) for name in (worker.member.name, Name("other", "a"))]
+    for generation, moment in ((5, 100.0), (6, 100.25), (7, 100.75)):
         desk.agent.take(HeadSeen(head(generation)))
+        worker.view = View(head(generation), None, tuple(Peer(slot, place) for slot, place in enumerate(places)))
         desk.say(who, type="event", event="committed", t=moment, generation=generation, step=9, version=[generation, 9])
-    assert noted == [(6, 0.25)]
+        places.reverse()
+    assert noted == [(6, 0.25, False), (7, 0.5, True)], "whether the first worker of the job is here"
 
 
 # ---------------------------------------------------------------- the history
