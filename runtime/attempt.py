@@ -22,7 +22,7 @@ from reknit.runtime.recovery.control import ReplicaRounds
 from reknit.runtime.recovery.groups import Groups
 from reknit.runtime.recovery.phase import PATIENT, SHARED
 from reknit.runtime.recovery.state import Update
-from reknit.runtime.sharding import counts, local
+from reknit.runtime.sharding import OfParts, counts, local
 
 if TYPE_CHECKING:
     from reknit.runtime.job import Job
@@ -119,15 +119,18 @@ class Attempt:
         job.torch_groups.check()
         job.times.reduced(job.share)
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        scaled = optimizer
         if scaler is not None:
             _agree_on_overflow(groups.rounds, parameters)
             job.state.unscaled_by(scaler)
-            scaler.unscale_(optimizer)
+            scaled = OfParts.of(optimizer)
+            scaler.unscale_(scaled)
         if clip_norm is not None:
             _clip(groups.rounds, parameters, clip_norm, job.coordinate.model)
         job._verify(groups)
         version = Version(groups.generation, step + 1)
-        job.state.prepare(version, Update(optimizer, scheduler, scaler, job._take_samples(), job._take_numbers()))
+        update = Update(optimizer, scheduler, scaler, job._take_samples(), job._take_numbers(), scaled)
+        job.state.prepare(version, update)
         job.phase.enter("vote", PATIENT)
         injection.reach("vote", step)
         newest = self._vote(groups)

@@ -68,6 +68,28 @@ def settle(parameters: Iterable[torch.nn.Parameter]) -> None:
                 parameter.grad = gradient.redistribute(placements=whole.placements)
 
 
+class OfParts:
+    """An optimizer as a GradScaler deals with it: its gradients are the worker's parts of sharded ones.
+
+    torch's scaler refuses plain and sharded gradients in one optimizer, and would reduce what it finds in them.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.step = optimizer.step
+        self.param_groups = [{"params": [_with_part(p) for p in g["params"]]} for g in optimizer.param_groups]
+
+    @classmethod
+    def of(cls, optimizer: torch.optim.Optimizer) -> Any:
+        """The optimizer itself if nothing in it is sharded."""
+        return cls(optimizer) if any(is_sharded(p) for g in optimizer.param_groups for p in g["params"]) else optimizer
+
+
+def _with_part(parameter: torch.Tensor) -> torch.Tensor:
+    part = local(parameter).detach()
+    part.grad = None if parameter.grad is None else local(parameter.grad)
+    return part
+
+
 def counts(parameter: torch.nn.Parameter, model_rank: int) -> bool:
     """Whether this worker, at `model_rank` of its stage, is the one who counts what it holds of a parameter.
 

@@ -30,7 +30,11 @@ def make_model(seed, width):
 
 def make_schedule(optimizer, warmup, decay):
     """Up to the full rate within `warmup` steps, then down by half every `decay` steps."""
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / warmup) * 0.5 ** (step / decay))
+
+    def factor(step):
+        return min(1, (step + 1) / warmup) * 0.5 ** (step / decay)
+
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
 
 def parse(words=None):

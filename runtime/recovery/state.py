@@ -47,11 +47,12 @@ class Update:
     scaler: Any = None
     samples: tuple[int, ...] = ()
     numbers: Mapping[str, float] = field(default_factory=dict)
+    scaled: Any = None  # the optimizer as the scaler has unscaled it
 
     def apply(self) -> None:
         """Make the optimizer's and the scheduler's step, and forget the gradients."""
         if self.scaler is not None:
-            self.scaler.step(self.optimizer)
+            self.scaler.step(self.scaled or self.optimizer)
             self.scaler.update()
         else:
             self.optimizer.step()

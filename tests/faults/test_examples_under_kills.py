@@ -6,6 +6,7 @@ Undisturbed: one process of plain torch, with the example's own whole model and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -138,7 +139,7 @@ def test_accumulation_mixed_precision_clipping_and_a_schedule(tmp_path: Path) ->
         for part in torch.tensor(sampler.samples(step)).split(arguments.micro_batch):
             with torch.autocast("cpu", dtype=torch.float16):
                 loss = functional.mse_loss(model(points[part]), answers[part]) * sampler.weight
-            cast(torch.Tensor, scaler.scale(loss)).backward()
+            scaler.scale(loss).backward()
             total += loss.item()
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), arguments.clip)
@@ -152,5 +153,5 @@ def test_accumulation_mixed_precision_clipping_and_a_schedule(tmp_path: Path) ->
     for event in invariants.of(events, "committed"):
         assert (event["rate"], event["scale"]) == known[event["step"] - 1], f"{event['worker']} at step {event['step']}"
     scales = [scale for _, scale in known]
-    assert sum(a > b for a, b in zip(scales, scales[1:], strict=False)) > 2, "too few steps were left out"
-    assert any(a < b for a, b in zip(scales, scales[1:], strict=False)), "the scale has never grown"
+    assert sum(a > b for a, b in pairwise(scales)) > 2, "too few steps were left out"
+    assert any(a < b for a, b in pairwise(scales)), "the scale has never grown"

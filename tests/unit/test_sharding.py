@@ -21,7 +21,7 @@ from reknit.runtime.recovery import formation
 from reknit.runtime.recovery.gradients import Reduction
 from reknit.runtime.recovery.packing import shared_tensors, unpack
 from reknit.runtime.recovery.state import State, Update
-from reknit.runtime.sharding import ShardingError, counts, is_sharded, like, local, put_together, take_apart
+from reknit.runtime.sharding import OfParts, ShardingError, counts, is_sharded, like, local, put_together, take_apart
 from reknit.runtime.torch_groups import TorchGroups
 
 
@@ -109,6 +109,25 @@ def test_a_gradient_that_is_placed_as_its_parameter_is_left_alone(mesh: DeviceMe
     parameter.grad = cast(Any, DTensor.from_local(torch.ones(4, 2), mesh, [Partial()], run_check=False))
     with pytest.raises(CommunicatorError):  # a sum over the two, which cannot be sent yet
         sharding.settle([parameter])
+
+
+@pytest.mark.parametrize("overflow", [False, True])
+def test_a_scaler_deals_with_parts(mesh: DeviceMesh, overflow: bool) -> None:
+    net: Any = module(mesh, 1.0)
+    net.weight.grad = like(net.weight, torch.full((2, 2), 8.0))
+    net.bias.grad = torch.full((4,), float("inf") if overflow else 8.0)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(torch.ones(1))
+    scaled = OfParts.of(optimizer)
+    scaler.unscale_(scaled)
+    Update(optimizer, scaler=scaler, scaled=scaled).apply()
+    left = 1.0 if overflow else 0.0
+    assert net.weight.to_local().unique().tolist() == net.bias.unique().tolist() == [left]
+    assert net.weight.grad is None
+    assert scaler.get_scale() == (4.0 if overflow else 8.0)
+    plain = torch.optim.SGD([nn.Parameter(torch.ones(1))])
+    assert OfParts.of(plain) is plain
 
 
 def test_the_reduction_is_of_parts(mesh: DeviceMesh) -> None:
