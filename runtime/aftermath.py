@@ -2,8 +2,9 @@
 
 Who keeps containers running starts an agent and its worker again when they have ended.  Without this the job would
 begin anew, as a job's name is free once it has ended.  So this agent takes no part in anything: it has no lease and no
-records, and what is left of the job expires.  It tells each worker that comes how the job ended, upon which that one
-ends in the same way, and whoever scrapes or looks.
+records.  But it sees to it that what is left of the job does not expire before it is stopped: else the next container
+that is started again would find nothing.  It tells each worker that comes how the job ended, upon which that one ends
+in the same way, and whoever scrapes or looks.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ import queue
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from reknit import __version__
 from reknit.health.families import STATES, Sample
 from reknit.health.metrics import Metrics
+from reknit.rendezvous.errors import StoreError
 from reknit.rendezvous.keys import Keys
 from reknit.rendezvous.parts import Head, View, decode_head, encode_view
 from reknit.rendezvous.records import FINISHED, LOST
 from reknit.rendezvous.rejected import Rejected
-from reknit.rendezvous.store.protocol import Store
+from reknit.rendezvous.store.protocol import Lease, Store
 from reknit.runtime.config import Config
 from reknit.runtime.ipc.server import PeerEvent, Server
 from reknit.runtime.serving import Serving
@@ -31,6 +34,7 @@ from reknit.runtime.status_source import StatusSource
 
 log = logging.getLogger("reknit.agent")
 
+RENEW_SECONDS = 3600.0  # between two renewals of the lease on which hangs what is left, for a day
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _HOW = {FINISHED: "has finished", LOST: "has lost its state"}
 
@@ -46,7 +50,7 @@ class Aftermath:
     """An agent of a job whose newest plan is `head`.  The constructor opens nothing, `run` does."""
 
     def __init__(self, config: Config, head: Head, store: Store, path: Path) -> None:
-        self._config, self._head = config, head
+        self._config, self._head, self._store = config, head, store
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._server = Server(path, self._inbox.put, lease_seconds=config.ladder.lease)
         metrics = Metrics(config.job)
@@ -68,7 +72,8 @@ class Aftermath:
                 self._head.generation,
                 http,
             )
-            while (item := self._inbox.get()) is not None:
+            self.keep()
+            while (item := self._next()) is not None:
                 self._take(item)
         finally:
             self._status.close()
@@ -77,6 +82,23 @@ class Aftermath:
             for number, handler in before.items():
                 signal.signal(number, handler)
         return 0
+
+    def keep(self) -> None:
+        """Let what is left of the job stay for another day."""
+        try:
+            entry = self._store.get(Keys(self._config.job).head)
+            if entry is not None and entry.lease:
+                self._store.keep_alive(Lease(entry.lease, 0))
+        except StoreError as error:
+            log.warning("what is left of job %s in etcd may expire: %s", self._config.job, error)
+
+    def _next(self) -> PeerEvent | None:
+        """What happens next; None: it is to stop."""
+        while True:
+            with suppress(queue.Empty):
+                found: PeerEvent | None = self._inbox.get(timeout=RENEW_SECONDS)
+                return found
+            self.keep()
 
     def healthy(self) -> tuple[bool, str]:
         """For /healthz."""
