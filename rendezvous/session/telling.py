@@ -18,8 +18,6 @@ from reknit.rendezvous.store.protocol import Entry, Lease, Store
 
 logger = logging.getLogger(__name__)
 
-CLOSEST = 0.2  # seconds between two tellings at least, however many look
-
 
 ASK, TAKE_BACK = "ask", "take back"
 
@@ -34,13 +32,13 @@ class Schedule:
         self.stands = True
         self._until = 0.0
         self._due = 0.0
-        self._asked = -CLOSEST
+        self._asked = -EVERY
 
     def see(self, present: bool, now: float) -> None:
         """Somebody has looked; or not `present`: one who looked has gone, while another would look again soon."""
         if present:
             self._until = now + TELLS
-            self._due = min(self._due, max(now, self._asked + CLOSEST))
+            self._due = min(self._due, max(now, self._asked + EVERY))  # no oftener, however many look
         else:
             self._until = min(self._until, now + AGAIN + EVERY)
 

@@ -17,13 +17,14 @@ from pathlib import Path
 if not __package__:  # run as a folder: then only the folder itself is on the path
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from tests.bench import agent_cost, checkpoints, gap, goodput, joiner, losses, overhead, reinit, torchrun
+from tests.bench import agent_cost, checkpoints, gap, goodput, joiner, losses, overhead, reinit, scaling, torchrun
 from tests.bench.table import Figure, render
 
 BENCHES: dict[str, tuple[str, Callable[[bool], Sequence[Figure]]]] = {
     "gap": ("SIGKILL on 3 data-parallel replicas", gap.run),
     "node": ("SIGKILL on an agent and its worker, one of 3 data-parallel replicas on 3 agents", losses.run_node),
     "hang": (f"SIGSTOP on one of 3 data-parallel replicas, --hang {losses.HANG_SECONDS:g}", losses.run_hang),
+    "scale": ("`reknit scale` on 4 data-parallel replicas that become 2, and 4 again", scaling.run),
     "joiner": ("how long the others stand still when a worker joins 2 replicas, by the size of the state", joiner.run),
     "goodput": (f"SIGKILL on one of 3 data-parallel replicas every {goodput.EVERY_SECONDS:g} s", goodput.run),
     "checkpoint": ("a step, 2 replicas, with checkpoints and without, by the size of the state", checkpoints.run),
