@@ -16,6 +16,7 @@ from reknit.runtime.elastic_group import ElasticGroup, register
 from reknit.runtime.errors import CommunicatorError, Interrupted
 from reknit.runtime.recovery.formation import stand_in
 from reknit.runtime.recovery.groups import Groups
+from reknit.runtime.replica_group import ReplicaGroup
 from reknit.runtime.whereabouts import Whereabouts
 
 if TYPE_CHECKING:
@@ -64,6 +65,14 @@ class _Present:
             self._chosen = self._choose(groups)
             self._of, self._last = groups, (self._chosen.rank, self._chosen.size)
         return self._chosen
+
+    def torch_group(self) -> Any:
+        """torch's own group of the present formation, if it is no communicator: NCCL's."""
+        groups = self._job.recovery.groups
+        formation = groups.formation if groups is not None else None
+        if formation is None or formation.communicator is not None or len(formation.identity.names) == 1:
+            return None
+        return formation.lines.get(self._name)
 
     def place(self) -> tuple[int, int]:
         """Rank and size at present, or when last there was a communicator."""
@@ -145,7 +154,8 @@ class TorchGroups:
             layout, own = job_layout(1, job.pipeline_size, job.model_size), job._coordinate_index
             members = layout.group_of(own, kind) if within else (own,)
             present = _Present(job, kind, choose, (members.index(own), len(members)))
-            self._made[kind] = ElasticGroup(f"reknit_{kind}", present, across_replicas=not within), present
+            group = ReplicaGroup(f"reknit_{kind}", present) if within else ElasticGroup(f"reknit_{kind}", present)
+            self._made[kind] = group, present
             groups = job.recovery.groups
             if groups is not None:
                 self.renew(groups)
@@ -221,8 +231,6 @@ def _along(groups: Groups, axis: str) -> Collectives:
     """The present formation's communicator along an axis; of this worker alone if it is alone."""
     formation = groups.formation
     assert formation is not None
-    if formation.group is not None and formation.communicator is None and len(formation.identity.names) > 1:
-        raise CommunicatorError("job.replica_mesh is on gloo: start the job with --pipe-backend gloo")
     under = formation.under.get(axis)
     return under if under is not None else Communicator(None, name=axis, rank=0, size=1)
 

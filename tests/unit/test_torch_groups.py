@@ -9,12 +9,13 @@ from typing import Any, cast
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from reknit.rendezvous.records import Coordinate
 from reknit.runtime.communicator.communicator import Communicator
-from reknit.runtime.elastic_group import ElasticGroup
+from reknit.runtime.elastic_group import ElasticGroup, Operation
 from reknit.runtime.errors import Interrupted
 from reknit.runtime.recovery.groups import Groups
 from reknit.runtime.recovery.state import State
@@ -157,3 +158,25 @@ def test_what_torch_reduces_over_the_data_group_is_not_reduced_again() -> None:
     parallel(torch.ones(1, 2)).sum().backward()
     own.begin(Communicator(None, name="data", rank=0, size=1))
     assert all(p.grad is None for p in inner.parameters())
+
+
+def test_a_group_within_a_replica_goes_to_torchs_own_group_where_there_is_one() -> None:
+    """As with NCCL; here it is gloo's, of this process alone, which tells by its sequence of operations."""
+    job = Job()
+    groups = job.groups()
+    group: Any = groups._get("model", lambda groups: Communicator(None, name="model", rank=0, size=1))
+    job.enter(groups)
+    present: Any = job.recovery.groups
+    for backend in (None, dist.new_group([0])):
+        communicator = Communicator(None, name="replica", rank=0, size=1) if backend is None else None
+        lines = {} if backend is None else {"model": backend}
+        identity = SimpleNamespace(names=("me", "you"))
+        present.formation = SimpleNamespace(communicator=communicator, lines=lines, identity=identity)
+        gathered = torch.zeros(2)
+        work = dist.all_gather_into_tensor(gathered, torch.ones(2), group=group, async_op=True)
+        assert work is not None
+        assert isinstance(work, Operation) == (backend is None)
+        work.wait()
+        assert gathered.tolist() == [1.0, 1.0]
+        assert reduced(group) == 1.0
+        assert (functional.all_reduce(torch.ones(1), "sum", group) + 0).tolist() == [1.0]
