@@ -155,3 +155,29 @@ def test_accumulation_mixed_precision_clipping_and_a_schedule(tmp_path: Path) ->
     scales = [scale for _, scale in known]
     assert sum(a > b for a, b in pairwise(scales)) > 2, "too few steps were left out"
     assert any(a < b for a, b in pairwise(scales)), "the scale has never grown"
+
+
+def test_a_loop_of_lightning_fabric(tmp_path: Path) -> None:
+    pytest.importorskip("lightning_fabric")
+    words = ["train_fabric.py", "--width", "32", "--clip", "0.1"]
+    example: Any = load(words[0])
+    arguments = example.parse(words[1:])
+    points, answers = example.make_data(arguments.seed)
+    sampler = sampler_of(len(points), 96, 8, arguments.seed)
+    events = train(tmp_path, words, sampler, 1, 1, [(0, "backward"), (0, "half voted")])
+
+    model = example.make_model(arguments.seed, arguments.width)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    schedule = example.make_schedule(optimizer)
+    losses = []
+
+    def step_loss(step: int) -> float:
+        chosen = list(sampler.samples(step))
+        loss = functional.mse_loss(model(points[chosen]), answers[chosen])
+        losses.append(clipped_step(loss, optimizer, arguments.clip))
+        schedule.step()
+        return losses[-1]
+
+    follows(events, step_loss)
+    for event in invariants.of(events, "committed"):
+        assert event["all"] == pytest.approx(losses[event["step"] - 1], rel=1e-3)

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 
 from reknit.rendezvous.records import Version
 from reknit.runtime import sharding
+from reknit.runtime.checkpoint.writer import detached
 from reknit.runtime.errors import CommunicatorError
 from reknit.runtime.recovery import formation
 from reknit.runtime.recovery.gradients import Reduction
@@ -171,15 +172,17 @@ def test_what_cannot_be_moved_is_refused(mesh: DeviceMesh) -> None:
         put_together(take_apart(sharded(mesh, Shard(0)), [mesh]), [])
 
 
-def test_a_peer_is_healed_of_sharded_parameters_and_of_their_optimizer(mesh: DeviceMesh) -> None:
+def test_a_peer_is_healed_of_sharded_parameters_and_of_their_optimizer_and_a_checkpoint_has_them(
+    mesh: DeviceMesh,
+) -> None:
     states = []
-    for fill in (1.0, 2.0):
+    for fill in (1.0, 2.0, 3.0):
         state, net = State(), module(mesh, fill)
         optimizer = torch.optim.AdamW(net.parameters())
         state.register("model", net)
         state.register("optimizer", optimizer)
         states.append(state)
-    healthy, fresh = states
+    healthy, fresh, restored = states
     trained: Any = healthy.registered["model"]
     trained.weight.grad = like(trained.weight, torch.ones(2, 2))
     trained.bias.grad = torch.ones(4)
@@ -193,3 +196,8 @@ def test_a_peer_is_healed_of_sharded_parameters_and_of_their_optimizer(mesh: Dev
     fresh.unpack(taken, Version(1, 1), 1)
     assert fresh.digest() == healthy.digest()
     assert fresh.checksum() == healthy.checksum()
+    file = io.BytesIO()
+    torch.save(detached(healthy.pack()), file)
+    file.seek(0)
+    restored.unpack(torch.load(file, weights_only=True), Version(1, 1), 1)
+    assert restored.digest() == healthy.digest()
