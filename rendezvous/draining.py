@@ -55,6 +55,15 @@ def may_end(plan: Plan | None, members: Sequence[Member], name: Name, patient: b
     return all(m.left >= past[m.name].placed for m in former if patient or m.name == name)
 
 
+def last_holders(plan: Plan | None, members: Iterable[Member], names: Iterable[Name]) -> list[Name]:
+    """Who of `names` would take the only copy of a coordinate's state along, as nobody else who stays has it."""
+    if plan is None:
+        return []
+    leaving = set(names) | {m.name for m in members if m.draining or m.dead}
+    columns = zip(*(replica.names for replica in plan.replicas), strict=True)
+    return sorted(name for column in columns if leaving.issuperset(column) for name in column if name in set(names))
+
+
 def whom(target: str, plan: Plan | None, members: Iterable[Member]) -> list[Name]:
     """The living processes that `target` means: a worker, all of a host (or an agent), or `replica/SLOT`.
 

@@ -162,6 +162,8 @@ class Agent:
         self.station.event("agent_ended", None, code=code, reason=reason)
         if code:
             print(f"reknit: {reason}", file=sys.stderr)
+        else:
+            log.info("this agent ends: %s", reason)
         return code
 
     def _ended_by_itself(self) -> tuple[int, str]:

@@ -177,13 +177,18 @@ class Attending:
             own = {k: v for k, v in told.fields.items() if isinstance(v, float)} if station.config.standalone else {}
             station.progress.committed(step, own)
             for generation, seconds in station.gaps.committed(told.fields, told.moment):
-                station.session.note_gap(generation, seconds, self._has_the_first())
+                station.session.note_gap(generation, seconds, self._has_the_first(generation))
         return told.event
 
-    def _has_the_first(self) -> bool:
-        """Whether the first worker of the first stage is here: some agent has it, whichever leads."""
+    def _has_the_first(self, generation: int) -> bool:
+        """Whether the first worker of the first stage that was there before is here: some agent has it."""
         here = [w for w in self._station.workers.values() if w.member is not None and w.member.coordinate == 0]
-        return any(w.view is not None and w.view.peers and w.view.peers[0].place.name == w.name for w in here)
+        for worker in here:
+            peers = worker.view.peers if worker.view is not None else ()
+            stayed = (peer.place.name for peer in peers if peer.place.since < generation)
+            if next(stayed, None) == worker.name:
+                return True
+        return False
 
     def lose(self, item: PeerEvent) -> None:
         """The kernel says that the worker is gone: first of all the others must hear of it."""

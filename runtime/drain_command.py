@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Iterable, Sequence
 
-from reknit.rendezvous.draining import DrainOrder, encode_order, whom
+from reknit.rendezvous.draining import DrainOrder, encode_order, last_holders, whom
 from reknit.rendezvous.errors import RecordError, ReknitError, StoreUnavailable
 from reknit.rendezvous.keys import Keys
 from reknit.rendezvous.records import Member, Name
@@ -59,8 +59,8 @@ def run(arguments: argparse.Namespace, access: EtcdAccess) -> int:
 def drain(store: Store, keys: Keys, target: str, seconds: float) -> int:
     """Ask `target` to leave within `seconds`, and wait; returns the exit code.  Raises ReknitError."""
     records = JobRecords(store, keys, Rejected(log))
-    members = records.members()
-    names = whom(target, records.plan(), members)
+    members, plan = records.members(), records.plan()
+    names = whom(target, plan, members)
     if not names:
         raise DrainError(f"job {keys.job} has no {target}: {_who_is_there(members)}")
     lease = store.grant(seconds + KEPT)
@@ -68,6 +68,9 @@ def drain(store: Store, keys: Keys, target: str, seconds: float) -> int:
     for name in names:
         store.put(keys.drain(name.worker_id), encode_order(DrainOrder(name, seconds, by)), lease=lease)
     print(f"asked {', '.join(map(str, names))} to leave within {seconds:g} s", flush=True)
+    if alone := last_holders(plan, members, names):
+        what = "nobody who stays holds what they hold: they stay until another worker has taken it over, if one comes"
+        print(f"{_some(alone)}: {what}; after {seconds:g} s they are ended, and that state is lost", flush=True)
     return _wait(records, names, seconds)
 
 

@@ -56,7 +56,7 @@ class Progress:
         if finished and finished == attached:
             return "all workers of this host have finished; waiting for the others, and for etcd to record it"
         if not running:
-            return f"waiting: {self.needed} workers are needed to begin, {attached} are attached on this host"
+            return f"waiting to begin: at least {self.needed} must have built their models; attached here: {attached}"
         if not attached:
             return "the job runs, and no worker of this host has attached yet"
         return f"no step for {seconds:.0f} s (the newest is {self.step}): a worker may hang, or be in a long phase"

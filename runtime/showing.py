@@ -19,6 +19,7 @@ QUIET = 3.0  # seconds: one that gets on, or tells that it does not, is heard of
 
 STARTING, ENDING, FINISHED = "starting", "ending", "finished"  # what is known of one that has no place, or needs none
 BUILDING, SPARE = "building its model", "spare"
+WAITS_FOR_A_PLAN = "waiting for a plan"  # as a worker's recovery calls it
 STOPPED, QUIET_PHASE = "stopped", "says nothing"
 
 

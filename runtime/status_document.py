@@ -11,8 +11,9 @@ from typing import Any
 
 from reknit.rendezvous.history import as_json
 from reknit.rendezvous.looking import Sight
-from reknit.rendezvous.records import FINISHED, LOST, WAITING, Axes, Name, Place, Replica, Spec
+from reknit.rendezvous.records import FINISHED, LOST, RUNNING, WAITING, Axes, Name, Place, Replica, Spec
 from reknit.rendezvous.whole_job import WholeJob
+from reknit.runtime.showing import SPARE, WAITS_FOR_A_PLAN
 from reknit.runtime.status_verdicts import Known, judge_all, known_of, verdict_on
 
 FORMAT = 1
@@ -155,11 +156,19 @@ def _spares(job: WholeJob, axes: Axes, known: Mapping[Name, Known]) -> list[dict
             "host": member.host,
             "pid": member.pid or None,
             "coordinate": None if member.coordinate is None else _coordinate(axes, member.coordinate),
-            "phase": None if (shown := known[member.name].shown) is None else shown.phase,
+            "phase": _phase_of_spare(job, known[member.name]),
             "draining": member.draining,
         }
         for member in sorted(waiting, key=lambda member: member.name)
     ]
+
+
+def _phase_of_spare(job: WholeJob, known: Known) -> str | None:
+    """What a worker without a place is at: while the job runs, one that waits for a plan is a spare as others are."""
+    if known.shown is None:
+        return None
+    runs = job.plan is not None and job.plan.state == RUNNING
+    return SPARE if runs and known.shown.phase == WAITS_FOR_A_PLAN else known.shown.phase
 
 
 def _agents(job: WholeJob, ages: Mapping[str, float]) -> list[dict[str, Any]]:

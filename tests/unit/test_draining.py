@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.planning import Job, running
 
-from reknit.rendezvous.draining import DrainOrder, decode_order, encode_order, may_end, whom
+from reknit.rendezvous.draining import DrainOrder, decode_order, encode_order, last_holders, may_end, whom
 from reknit.rendezvous.errors import RecordError
 from reknit.rendezvous.plan import runs
 from reknit.rendezvous.records import LOST, WAITING, Member, Name, Plan, Version
@@ -161,6 +161,16 @@ def test_the_only_replica_stays() -> None:
     job = running(1, most=1)
     job.tell("a0", draining=True)
     assert job.ask().plan is None
+
+
+def test_who_would_take_the_only_copy_along_is_known() -> None:
+    job = running(2)
+    a, b = (next(m for m in members(job) if m.worker_id == worker) for worker in ("a0", "b0"))
+    assert last_holders(job.plan, members(job), [a.name]) == []
+    assert last_holders(job.plan, members(job), [a.name, b.name]) == [a.name, b.name]
+    job.tell("b0", draining=True)
+    assert last_holders(job.plan, members(job), [a.name]) == [a.name], "the other one leaves, too"
+    assert last_holders(None, members(job), [a.name]) == []
 
 
 def test_the_last_copy_is_handed_over_to_one_replica_more_than_wanted() -> None:

@@ -13,7 +13,8 @@ def test_nothing_is_said_before_it_is_time() -> None:
 def test_a_job_that_waits_says_for_how_many() -> None:
     progress = Progress(4, said=0.0)
     assert (
-        progress.sentence(EVERY, False, 1, 0) == "waiting: 4 workers are needed to begin, 1 are attached on this host"
+        progress.sentence(EVERY, False, 1, 0)
+        == "waiting to begin: at least 4 must have built their models; attached here: 1"
     )
     assert progress.sentence(EVERY + 1, False, 1, 0) is None
 
@@ -49,5 +50,5 @@ def test_who_is_held_up_is_named_whatever_else_there_is_to_say() -> None:
     progress.committed(100, {})
     assert progress.sentence(EVERY, True, 2, 0, [said]) == f"step 100; 100 ms a step; {said}"
     assert progress.sentence(EVERY + 1, True, 2, 0, [said]) is None
-    assert str(progress.sentence(2 * EVERY, False, 2, 0, [said])).endswith(f"on this host; {said}")
+    assert str(progress.sentence(2 * EVERY, False, 2, 0, [said])).endswith(f"attached here: 2; {said}")
     assert str(progress.sentence(3 * EVERY, False, 2, 0, list("abcde"))).endswith("; a; b; c; 2 more are held up")
