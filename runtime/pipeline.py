@@ -20,8 +20,8 @@ from reknit.runtime.stopwatch import StageWatch
 class Share:
     """What a pipeline is built for.
 
-    `stage` of `stages` is this rank's; `group` is the replica's pipe group (None with one stage); `micro_batches` is
-    how many of them this replica runs in a step.
+    `stage` of `stages` is this rank's; `group` is the pipe group within the replica that this rank is in;
+    `micro_batches` is how many of them this replica runs in a step.
     """
 
     stage: int

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 from reknit.rendezvous.records import Version
@@ -201,3 +202,55 @@ def test_a_peer_is_healed_of_sharded_parameters_and_of_their_optimizer_and_a_che
     file.seek(0)
     restored.unpack(torch.load(file, weights_only=True), Version(1, 1), 1)
     assert restored.digest() == healthy.digest()
+
+
+class Boom(nn.Module):
+    """Fails when it is told to."""
+
+    fails = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.fails:
+            raise RuntimeError("boom")
+        return x
+
+
+def test_fsdp_is_brought_back_after_a_pass_that_broke_off(groups: TorchGroups) -> None:
+    mesh = groups.mesh("pipe")  # of this worker alone: nothing is sent
+    boom = Boom()
+    model = nn.Sequential(nn.Linear(2, 3), boom, nn.Linear(3, 1))
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=mesh, reshard_after_forward=False)
+    fully_shard(model, mesh=mesh)
+    state = State()
+    state.register("model", model)
+
+    def is_whole() -> bool:
+        return not all(is_sharded(p) for p in model.parameters())
+
+    sharding.reset(model)
+    assert not is_whole()
+    state.begin_attempt()
+    with pytest.raises(RuntimeError, match="boom"):
+        model(torch.ones(1, 2))
+    assert is_whole(), "the first layer's parameters are still gathered"
+    state.keep(Version(1, 0), 1)
+    assert not is_whole()
+    boom.fails = False
+    model(torch.ones(1, 2)).sum().backward()
+    assert all(is_sharded(p.grad) for p in model.parameters())
+    state.keep(Version(1, 0), 2)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_what_cannot_be_brought_back_is_refused_before_it_is_trained(mesh: DeviceMesh) -> None:
+    class Old(nn.Module):
+        def set_requires_gradient_sync(self) -> None:
+            """As FSDP2 of older versions has it."""
+
+    with pytest.raises(ShardingError, match="use torch"):
+        State().register("model", nn.Sequential(Old()))
+    partial: Any = nn.Module()
+    partial.weight = nn.Parameter(DTensor.from_local(torch.ones(2), mesh, [Partial()], run_check=False))
+    with pytest.raises(ShardingError, match="can only take"):
+        State().register("model", partial)
