@@ -100,8 +100,9 @@ class Attempt:
 
         `clip_norm`: the largest global norm of the gradients, over all coordinates of the replica; what workers hold
         alike counts once (DTensors say so; plain parameters are alike for all of a stage, but with the mark
-        `tensor_model_parallel`).  `scheduler` and `scaler` (a torch GradScaler) step with the optimizer, here or when the step is rolled forward later.  Ends the
-        attempt with Interrupted, which the `with` block swallows, if the membership changes first.
+        `tensor_model_parallel`).  `scheduler` and `scaler` (a torch GradScaler) step with the optimizer, here or when
+        the step is rolled forward later.  Ends the attempt with Interrupted, which the `with` block swallows, if the
+        membership changes first.
         """
         if self._committed:
             raise AttemptError("attempt.commit was called twice in one attempt: an attempt is one step")
