@@ -65,7 +65,7 @@ def incomplete_hosts(
 
     Told one by one as they come, members of two hosts that start together would make replicas across hosts.  A host
     that has, or lately had, somebody with a coordinate is not new: there a fresh process replaces another one, and
-    somebody waits for it.  When enough are here for all `wanted` replicas there is nothing to wait for.
+    somebody waits for it.  When hosts can make all `wanted` replicas within themselves there is nothing to wait for.
     """
     bound, fresh, known = [0] * size, list[Candidate](), set[str]()
     replaced = {name.worker_id for name in given}
@@ -77,7 +77,8 @@ def incomplete_hosts(
             bound[coordinate] += 1
         if coordinate is not None or c.name.worker_id in replaced:
             known.add(c.host)
-    if possible_replicas(bound, sum(not c.draining for c in fresh), wanted) == wanted:
+    able = Counter(c.host for c in fresh if not c.draining)
+    if possible_replicas(bound, 0, wanted) + sum(count // size for count in able.values()) >= wanted:
         return {}
     times: dict[str, list[float]] = {}
     for c in fresh:

@@ -8,6 +8,7 @@ the device waits for within a pipeline.
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -76,11 +77,11 @@ class StageWatch:
     def watch(self, schedule: Any) -> None:
         """Time the stages of a schedule that was just built; of one that is not torch's nothing is known."""
         stages = getattr(schedule, "_stages", None) or [getattr(schedule, "_stage", None)]
-        self._known = all(hasattr(stage, name) for stage in stages for name in CHUNKS)
+        self._known = all(hasattr(type(stage), name) for stage in stages for name in CHUNKS)
         if self._known:
             for stage in stages:
                 for name in CHUNKS:
-                    setattr(stage, name, self._timed(getattr(stage, name)))
+                    setattr(stage, name, self._timed(weakref.ref(stage), getattr(type(stage), name)))
 
     def waited(self, run: Callable[[], Any]) -> tuple[Any, float]:
         """What `run` returns, and the seconds of it that were not the stages' work; 0 if that is not known."""
@@ -89,11 +90,13 @@ class StageWatch:
         took, worked = self._clock() - begun, self._seconds - before
         return result, max(0.0, took - worked) if self._known else 0.0
 
-    def _timed(self, chunk: Callable[..., Any]) -> Callable[..., Any]:
+    def _timed(self, stage: Callable[[], Any], chunk: Callable[..., Any]) -> Callable[..., Any]:
+        """A method of a stage that is only held weakly: a stage that held itself would keep the old formation's group."""
+
         def timed(*arguments: Any, **keywords: Any) -> Any:
             begun = self._clock()
             try:
-                return chunk(*arguments, **keywords)
+                return chunk(stage(), *arguments, **keywords)
             finally:
                 self._seconds += self._clock() - begun
 

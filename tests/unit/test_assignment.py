@@ -54,7 +54,8 @@ def test_a_host_new_to_the_job_is_waited_for_unless_everybody_is_there() -> None
     arrived = {who(0): 1.0, who(1): 1.2, who(2): 1.4}
     assert incomplete_hosts(people, arrived, {}, 2, 2, now=1.6, window=0.5) == {"h0": 1.9, "h1": 1.7}
     assert incomplete_hosts(people, arrived, {}, 2, 2, now=1.8, window=0.5) == {"h0": 1.9}
-    assert incomplete_hosts(people, arrived, {}, 1, 2, now=1.6, window=0.5) == {}, "enough for what is wanted"
+    assert incomplete_hosts(people, arrived, {}, 1, 2, now=1.6, window=0.5) == {}, "the first host is enough"
+    assert incomplete_hosts(people[:2], arrived, {}, 1, 2, now=1.3, window=0.5) == {"h0": 1.5, "h1": 1.7}
     stream = {who(k): 1.0 + k for k in range(3)}
     assert incomplete_hosts([*map(Candidate, stream)], stream, {}, 4, 2, now=3.1, window=0.5) == {}, "cut after four"
 

@@ -144,15 +144,15 @@ def test_two_jobs_in_one_store_do_not_see_each_other() -> None:
     store = MemoryStore()
     one = Desk(Spec(Axes(), 1, 3), store=store)
     one.look(1.0, *ALL)
-    before = {entry.key: entry.mod_revision for entry in store.list(KEYS.prefix).entries}
     other = Keys("job2")
     for entry in store.list(KEYS.prefix).entries:
         store.put(other.prefix + entry.key.removeprefix(KEYS.prefix), entry.value)
     store.put(other.member("w7"), b"{}")
     store.delete(other.member("w0"))
+    before = store.list(other.prefix).entries
     assert one.look(2.0, *(member(number, ready=1) for number in range(3))) == 1
     one.look(3.0, *(member(number, ready=1, finished=True) for number in range(3)))
     assert one.plan.state == "finished"
-    assert all(entry.lease == 0 for entry in store.list(other.prefix).entries), "its end is not the other's"
+    assert store.list(other.prefix).entries == before, "its end is not the other's"
     assert {line.job: line.state for line in look(store)} == {"job": "finished", "job2": "absent"}
-    assert before.keys() <= {entry.key for entry in store.list(KEYS.prefix).entries}
+    assert {KEYS.spec, KEYS.head} <= {entry.key for entry in store.list(KEYS.prefix).entries}

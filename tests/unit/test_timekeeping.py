@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -109,6 +110,15 @@ def test_in_a_schedule_only_the_own_stages_work_counts() -> None:
         result, waited = watch.waited(lambda: schedule.step(7))
         assert result == 7
         assert waited == pytest.approx(2.0)
+
+
+def test_a_stage_that_is_timed_is_gone_at_once_when_its_schedule_is_dropped() -> None:
+    clock = Clock()
+    watch, schedule = StageWatch(clock), Schedule(clock)
+    watch.watch(schedule)
+    stage = weakref.ref(schedule._stage)
+    del schedule
+    assert stage() is None, "else it keeps the group of a formation that is over until the next garbage collection"
 
 
 def test_of_a_schedule_that_is_not_torchs_nothing_counts_as_waiting() -> None:
