@@ -82,7 +82,6 @@ def choose_places(
     columns = [[c for c in column if c.ready >= c.since] for column in seated]
     current = {c.name for column in columns for c in column}
     handing_over = {name for column in seated for name in _handing_over(column)}
-    alone = any(column and all(c.draining for c in column) for column in seated)
     prices = {
         replica: price([by_name[name] for name in replica], since)
         for replica, since in zip(head, formed or [0] * len(head), strict=True)
@@ -92,8 +91,14 @@ def choose_places(
     def fill(usable: Sequence[Candidate]) -> list[tuple[Name, ...]]:
         names = held.intersection(c.name for c in usable)
         standing = {replica: costs for replica, costs in prices.items() if names.issuperset(replica)}
-        limit = max(wanted, min(most, max(len(standing), wanted + alone))) if handing_over else wanted
-        return _fill(_kept(standing, limit), usable, current, limit, size)
+        chosen = _fill(_kept(standing, wanted), usable, current, wanted, size)
+        if not handing_over:
+            return chosen
+        # As it will be once this is published: who is seated now and gets no place then hands nothing over.
+        stay = [[by_name[r[i]] for r in chosen if r[i] in held] for i in range(size)]
+        alone = any(column and all(c.draining for c in column) for column in stay)
+        limit = max(wanted, min(most, max(len(standing), wanted + alone)))
+        return _fill(_kept(standing, limit), usable, current, limit, size) if limit > wanted else chosen
 
     chosen = fill([c for c in candidates if not c.draining or c.name in handing_over])
     if len(chosen) < least:

@@ -61,6 +61,9 @@ def drain(store: Store, keys: Keys, target: str, seconds: float) -> int:
     records = JobRecords(store, keys, Rejected(log))
     members, plan = records.members(), records.plan()
     names = whom(target, plan, members)
+    if not names and any(target in (agent.agent, agent.host) for agent in records.agents()):
+        print(f"{target} has no workers: there is nothing to drain", flush=True)
+        return 0
     if not names:
         raise DrainError(f"job {keys.job} has no {target}: {_who_is_there(members)}")
     lease = store.grant(seconds + KEPT)

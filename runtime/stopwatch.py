@@ -91,7 +91,7 @@ class StageWatch:
         return result, max(0.0, took - worked) if self._known else 0.0
 
     def _timed(self, stage: Callable[[], Any], chunk: Callable[..., Any]) -> Callable[..., Any]:
-        """A method of a stage that is only held weakly: a stage that held itself would keep the old formation's group."""
+        """A method of a stage, held weakly: a stage that held itself would keep the old formation's group."""
 
         def timed(*arguments: Any, **keywords: Any) -> Any:
             begun = self._clock()

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.planning import running
 
 from reknit.rendezvous import parts
+from reknit.rendezvous.accusation import AgentRecord, encode_agent
 from reknit.rendezvous.codec import encode_member
 from reknit.rendezvous.draining import decode_order
 from reknit.rendezvous.errors import ReknitError
@@ -111,3 +112,12 @@ def test_names_are_asked_for_one_process() -> None:
     entry = there.get(KEYS.drain("a1"))
     assert entry is not None
     assert decode_order(entry.value, entry.key).name == Name("a1", "1")
+
+
+def test_a_host_whose_workers_have_left_already_is_drained(capsys: pytest.CaptureFixture[str]) -> None:
+    some = store("leave")
+    some.put(KEYS.agent("left"), encode_agent(AgentRecord("left", "its-host", 1, "127.0.0.1:1", "node")))
+    for target in ("left", "its-host"):
+        assert drain(some, KEYS, target, 9.0) == 0
+        assert f"{target} has no workers" in capsys.readouterr().out
+    assert not some.asked
