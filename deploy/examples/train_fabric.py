@@ -19,7 +19,7 @@ import time
 import torch
 import torch.distributed as dist
 from lightning_fabric import Fabric
-from lightning_fabric.strategies import SingleDeviceStrategy
+from lightning_fabric.strategies.single_device import SingleDeviceStrategy
 from torch import nn
 
 import reknit

@@ -12,6 +12,7 @@ PIPE, MODEL, REPLICAS = 2, 2, 2
 SIZE = PIPE * MODEL
 
 
+@pytest.mark.long
 def test_groups_along_every_axis_follow_formations_and_generations(tmp_path: Path) -> None:
     script = SCRIPTS / "train_axes.py"
     options = ("--standalone", "--model", str(MODEL))

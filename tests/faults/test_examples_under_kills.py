@@ -65,6 +65,7 @@ def sampler_of(length: int, global_batch: int, micro_batch: int, seed: int) -> S
     return Sampler(length, global_batch, micro_batch, seed, cast(View, SimpleNamespace(replicas=1, replica=0)))
 
 
+@pytest.mark.long
 def test_tensor_and_pipeline_and_data_parallel(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_bytes(b"the quick brown fox jumps over the lazy dog; " * 60)
@@ -91,6 +92,7 @@ def test_tensor_and_pipeline_and_data_parallel(tmp_path: Path) -> None:
     follows(events, step_loss)
 
 
+@pytest.mark.long
 def test_sharded_within_replicas(tmp_path: Path) -> None:
     words = ["train_hsdp.py", "--width", "33", "--clip", "0.1"]  # not of two equal parts; nearly each step is clipped
     example: Any = load(words[0])
@@ -157,6 +159,7 @@ def test_accumulation_mixed_precision_clipping_and_a_schedule(tmp_path: Path) ->
     assert any(a < b for a, b in pairwise(scales)), "the scale has never grown"
 
 
+@pytest.mark.long
 def test_a_loop_of_lightning_fabric(tmp_path: Path) -> None:
     pytest.importorskip("lightning_fabric")
     words = ["train_fabric.py", "--width", "32", "--clip", "0.1"]

@@ -105,6 +105,7 @@ def test_losses_on_one_host(plain: Plain, tmp_path: Path) -> None:
         assert run.wait_end(SECONDS) == 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_hosts_come_and_go(plain: Plain, tmp_path: Path) -> None:
     with EmbeddedEtcd(tmp_path / "etcd") as etcd:

@@ -31,6 +31,7 @@ def options(endpoint: str, name: str) -> Sequence[str]:
     return ["--rdzv-backend=reknit-etcd", *where, "--nnodes=1:2", f"--rdzv-conf={TIMES}"]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_workers_hosts_and_etcd_come_and_go(tmp_path: Path) -> None:
     with EmbeddedEtcd(tmp_path / "etcd") as etcd, Agents(tmp_path, options(etcd.endpoint, "a b")) as agents:
