@@ -700,7 +700,7 @@ def test_a_leader_that_is_not_sure_of_its_lease_does_not_publish(world: World, w
 def test_fresh_members_are_told_once_what_to_build_and_only_as_many_as_are_needed(
     world: World, wait_until: Callable[..., None]
 ) -> None:
-    agent = world.agent()
+    agent = world.agent(patience=Patience(join_window=0.05))
     world.spec(2, pipe=2)
     for number in range(5):
         agent.session.set_member(member(number, coordinate=None, built=False))

@@ -153,4 +153,4 @@ def test_no_steps_are_missed_in_a_job_that_makes_none() -> None:
     assert Progress(2, 0.0, plain=True).sentence(EVERY, True, 2, 0) is None
     assert "no step for" in str(Progress(2, 0.0).sentence(EVERY, True, 2, 0))
     assert "have finished" in str(Progress(2, 0.0, plain=True).sentence(EVERY, True, 2, 2))
-    assert "2 workers are needed" in str(Progress(2, 0.0, plain=True).sentence(EVERY, False, 1, 0))
+    assert "at least 2 must" in str(Progress(2, 0.0, plain=True).sentence(EVERY, False, 1, 0))
