@@ -25,7 +25,7 @@ def assign(candidates: Sequence[Candidate], given: Mapping[Name, int], wanted: i
     bound, free = [0] * size, []
     on_host: Counter[tuple[str, int]] = Counter()
     for c in candidates:
-        coordinate = c.coordinate if c.coordinate is not None else given.get(c.name)
+        coordinate = _coordinate(c, given)
         if c.draining:
             continue
         if coordinate is None:
@@ -70,7 +70,7 @@ def incomplete_hosts(
     bound, fresh, known = [0] * size, list[Candidate](), set[str]()
     replaced = {name.worker_id for name in given}
     for c in candidates:
-        coordinate = c.coordinate if c.coordinate is not None else given.get(c.name)
+        coordinate = _coordinate(c, given)
         if coordinate is None:
             fresh.append(c)
         elif 0 <= coordinate < size:
@@ -85,6 +85,11 @@ def incomplete_hosts(
         times.setdefault(c.host, []).append(arrived[c.name])
     ends = {host: due(moments, window) for host, moments in times.items() if host not in known}
     return {host: end for host, end in ends.items() if now < end}
+
+
+def _coordinate(candidate: Candidate, given: Mapping[Name, int]) -> int | None:
+    """What it builds, or was told to build for."""
+    return candidate.coordinate if candidate.coordinate is not None else given.get(candidate.name)
 
 
 def possible_replicas(bound: Sequence[int], free: int, wanted: int) -> int:
@@ -107,7 +112,7 @@ def surplus(
     idle: list[tuple[int, Name]] = []
     free = 0
     for c in (c for c in candidates if not c.draining):
-        coordinate = c.coordinate if c.coordinate is not None else given.get(c.name)
+        coordinate = _coordinate(c, given)
         if coordinate is None:
             free += 1
         elif 0 <= coordinate < size:

@@ -59,9 +59,10 @@ def last_holders(plan: Plan | None, members: Iterable[Member], names: Iterable[N
     """Who of `names` would take the only copy of a coordinate's state along, as nobody else who stays has it."""
     if plan is None:
         return []
-    leaving = set(names) | {m.name for m in members if m.draining or m.dead}
+    asked = set(names)
+    leaving = asked | {m.name for m in members if m.draining or m.dead}
     columns = zip(*(replica.names for replica in plan.replicas), strict=True)
-    return sorted(name for column in columns if leaving.issuperset(column) for name in column if name in set(names))
+    return sorted(name for column in columns if leaving.issuperset(column) for name in column if name in asked)
 
 
 def whom(target: str, plan: Plan | None, members: Iterable[Member]) -> list[Name]:

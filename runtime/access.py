@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 
 from reknit.rendezvous.errors import StoreError
 from reknit.rendezvous.store.endpoints import TlsFiles, parse_endpoints
@@ -58,10 +57,7 @@ def own_address(etcd: str | None, tls: bool = False) -> str:
     except StoreError as error:
         raise ConfigError(f"--etcd: {error}") from None
     try:
-        family, _, _, _, target = socket.getaddrinfo(first.host, first.port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)
-            return str(probe.getsockname()[0])
+        return first.own_address()
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"--etcd {etcd}: cannot tell which address leads there ({error}); give --address IP"

@@ -38,7 +38,6 @@ from reknit.rendezvous.session.events import (
 )
 from reknit.rendezvous.session.session import Session
 from reknit.rendezvous.store.embedded import EmbeddedEtcd
-from reknit.rendezvous.store.etcd import EtcdStore
 from reknit.rendezvous.store.protocol import Store
 from reknit.runtime import logs
 from reknit.runtime.aftermath import Aftermath, ended
@@ -51,6 +50,7 @@ from reknit.runtime.ipc.server import PeerEvent
 from reknit.runtime.judging import Judge, Judged
 from reknit.runtime.keeper import OVERDUE
 from reknit.runtime.measuring import Measuring
+from reknit.runtime.operating.opening import connection
 from reknit.runtime.plans import Plans, worker_settings
 from reknit.runtime.probes import Probes
 from reknit.runtime.serving import Serving
@@ -63,7 +63,6 @@ from reknit.runtime.vigil import Vigil
 log = logging.getLogger("reknit.agent")
 
 STOPS = (signal.SIGINT, signal.SIGHUP)
-CONNECT_SECONDS = 10.0  # for etcd to be there at the start
 # Seconds for whom a report names to be shown to live, or not: after an outage of the store an agent is not asked before
 # everybody has had a second to come back.
 SHOWN_TO_LIVE = 2.0
@@ -96,15 +95,11 @@ def run(config: Config) -> int:
         if etcd is not None:
             etcd.start()
         endpoints, access = etcd.endpoint if etcd is not None else config.etcd or "", config.access
-        store = EtcdStore(endpoints, tls=access.tls, user=access.user, password=access.password)
-        try:
-            store.connect(timeout=CONNECT_SECONDS)
+        with connection(endpoints, access) as store:
             path = config.socket or folder / "agent.sock"
             if config.once and (head := ended(store, config.job)) is not None:
                 return Aftermath(config, head, store, path).run()
             return Agent(config, store, events, path).run()
-        finally:
-            store.close()
     finally:
         if etcd is not None:
             etcd.stop()

@@ -18,7 +18,7 @@ from reknit.rendezvous.store.protocol import Store
 from reknit.rendezvous.whole_job import JobRecords
 from reknit.runtime.chaos.command import parse_time
 from reknit.runtime.config import EXIT_FAILED, ConfigError, EtcdAccess
-from reknit.runtime.operating.opening import connected, which_job
+from reknit.runtime.operating.opening import add_job, connected, which_job
 
 log = logging.getLogger("reknit.drain")
 
@@ -38,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "step is tried again.  They are not started again.  Exits with 1 if one of them was lost instead."
     )
     parser.add_argument("target", metavar="WORKER|HOST|replica/SLOT", help="who: a worker, all on a host, a replica")
-    parser.add_argument("--job", metavar="ID", help="the job's name (default: the only one there is)")
-    parser.add_argument("--etcd", required=True, metavar="H:P,H:P", help="endpoints of the job's etcd")
+    add_job(parser)
     parser.add_argument(
         "--deadline", default="2m", metavar="TIME", help="then whoever is still there is ended (default 2m)"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,13 @@ class Endpoint:
 
     def __str__(self) -> str:
         return f"{self.url_host}:{self.port}"
+
+    def own_address(self) -> str:
+        """This host's address on its way there.  Sends nothing.  Raises OSError or ValueError if none leads there."""
+        family, _, _, _, target = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0])
 
 
 @dataclass(frozen=True, slots=True)

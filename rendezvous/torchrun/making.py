@@ -129,10 +129,7 @@ def reachable_address(endpoints: str, tls: bool) -> str | None:
         pass
     first = parse_endpoints(endpoints, tls)[0]
     try:
-        family, _, _, _, target = socket.getaddrinfo(first.host, first.port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)
-            return str(probe.getsockname()[0])
+        return first.own_address()
     except (OSError, ValueError) as error:
         _log.debug("no address leads to %s: %s", first, error)
         return None

@@ -20,7 +20,7 @@ from reknit.rendezvous.records import FINISHED, LOST
 from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.store.protocol import Entry, Event, Snapshot, Store
 from reknit.runtime.config import EtcdAccess
-from reknit.runtime.operating.opening import connected, which_job
+from reknit.runtime.operating.opening import add_job, connected, which_job
 from reknit.runtime.operating.status_table import clean, moment, seconds
 
 log = logging.getLogger("reknit.events")
@@ -42,8 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "its number, what happened, how many replicas it has, the gap from the last step before it to the first in "
         "it, and the reason."
     )
-    parser.add_argument("--job", metavar="ID", help="the job's name (default: the only one there is)")
-    parser.add_argument("--etcd", required=True, metavar="H:P,H:P", help="endpoints of the job's etcd")
+    add_job(parser)
     parser.add_argument("--follow", action="store_true", help="go on until the job ends, or until Ctrl-C")
     parser.add_argument(
         "--json", action="store_true", help="one JSON object a line; with --follow again when its gap is known"

@@ -1,4 +1,4 @@
-"""What the operating commands begin with: options checked, a connection to the job's etcd, the job that is meant."""
+"""What agents and operating commands begin with: options checked, a connection to etcd, the job that is meant."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ from reknit.rendezvous.store.endpoints import parse_endpoints
 from reknit.rendezvous.store.protocol import Store
 from reknit.runtime.config import ConfigError, EtcdAccess
 
-CONNECT_SECONDS = 10.0
+CONNECT_SECONDS = 10.0  # for etcd to be there at the start
 NAMED = 10  # jobs
 
 
 class NoSuchJobError(ReknitError):
     """It is not clear which job is meant, or there is none."""
+
+
+def add_job(parser: argparse.ArgumentParser) -> None:
+    """The options that say which job is meant, and where."""
+    parser.add_argument("--job", metavar="ID", help="the job's name (default: the only one there is)")
+    parser.add_argument("--etcd", required=True, metavar="H:P,H:P", help="endpoints of the job's etcd")
 
 
 def check(arguments: argparse.Namespace, access: EtcdAccess) -> None:

@@ -21,7 +21,7 @@ from reknit.rendezvous.store.protocol import Compare, Entry, Put, Store
 from reknit.rendezvous.whole_job import JobRecords
 from reknit.runtime.chaos.command import parse_time
 from reknit.runtime.config import EXIT_FAILED, ConfigError, EtcdAccess
-from reknit.runtime.operating.opening import connected, which_job
+from reknit.runtime.operating.opening import add_job, connected, which_job
 
 log = logging.getLogger("reknit.scale")
 
@@ -43,8 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "size", metavar="N|auto", help="how many replicas; auto: as many as the members allow, up to the maximum"
     )
-    parser.add_argument("--job", metavar="ID", help="the job's name (default: the only one there is)")
-    parser.add_argument("--etcd", required=True, metavar="H:P,H:P", help="endpoints of the job's etcd")
+    add_job(parser)
     parser.add_argument("--wait", metavar="TIME", help="until the job has this size, for so long at most")
 
 

@@ -11,7 +11,7 @@ from reknit.rendezvous.keys import Keys
 from reknit.rendezvous.looking import Looker
 from reknit.rendezvous.rejected import Rejected
 from reknit.runtime.config import EtcdAccess
-from reknit.runtime.operating.opening import connected, which_job
+from reknit.runtime.operating.opening import add_job, connected, which_job
 
 log = logging.getLogger("reknit.status")
 
@@ -22,8 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Shows a job: its replicas and who is where in them, how each worker gets on, spares, agents, and the newest "
         "events.  Exits with 1 if there is no such job, or if it is lost."
     )
-    parser.add_argument("--job", metavar="ID", help="the job's name (default: the only one there is)")
-    parser.add_argument("--etcd", required=True, metavar="H:P,H:P", help="endpoints of the job's etcd")
+    add_job(parser)
     parser.add_argument("--json", action="store_true", help="as one JSON object, for programs; with --watch one a line")
     parser.add_argument("--watch", action="store_true", help="go on, once a second, until Ctrl-C")
 

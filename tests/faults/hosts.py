@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults import invariants, problem
-from tests.faults.harness import TRAIN_PIPE, Event, JobRun
+from tests.faults.harness import START_SECONDS, TRAIN_DATA, TRAIN_PIPE, Event, JobRun
 
+from reknit.rendezvous.codec import encode_spec
+from reknit.rendezvous.keys import Keys
+from reknit.rendezvous.records import Axes, Spec
 from reknit.rendezvous.store.embedded import EmbeddedEtcd
+from reknit.rendezvous.store.etcd import EtcdStore
 
 JOB = "shared"
 
@@ -151,6 +155,23 @@ class Hosts:
         for run in runs:
             run.reap()
         return at
+
+
+@contextmanager
+def scalable(folder: Path) -> Iterator[tuple[Hosts, EtcdStore]]:
+    """Two hosts of two workers, whose job shall have 2 of at most 4 replicas of one worker, and has; their store."""
+    with EmbeddedEtcd() as etcd:
+        store = EtcdStore(etcd.endpoint)
+        hosts = Hosts(folder, etcd.endpoint, script=TRAIN_DATA, replicas="1:4", pipe=1, workers=2)
+        try:
+            store.put(Keys(JOB).spec, encode_spec(Spec(Axes(), 1, 4, desired=2)))
+            for _ in range(2):
+                hosts.add()
+            hosts.wait_strength(2, timeout=START_SECONDS)
+            yield hosts, store
+        finally:
+            hosts.close()
+            store.close()
 
 
 @contextmanager

@@ -14,15 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.faults.harness import START_SECONDS, TRAIN_DATA, Event
-from tests.faults.hosts import JOB, Hosts
+from tests.faults.harness import START_SECONDS, Event
+from tests.faults.hosts import JOB, Hosts, scalable
 
-from reknit.rendezvous.codec import decode_spec, encode_spec
+from reknit.rendezvous.codec import decode_spec
 from reknit.rendezvous.history import HistoryRecord, read_all
 from reknit.rendezvous.keys import Keys
-from reknit.rendezvous.records import Axes, Spec
 from reknit.rendezvous.rejected import Rejected
-from reknit.rendezvous.store.embedded import EmbeddedEtcd
 from reknit.rendezvous.store.etcd import EtcdStore
 from reknit.runtime.operating.scale import scale
 
@@ -34,20 +32,10 @@ SIZES = (4, 1, 4)  # the first spares have never had a place, the second ones ha
 
 @contextmanager
 def asked_for_two(folder: Path) -> Iterator[tuple[Hosts, EtcdStore]]:
-    """Two hosts of two workers each, whose job shall have 2 replicas, and does."""
-    with EmbeddedEtcd() as etcd:
-        store = EtcdStore(etcd.endpoint)
-        hosts = Hosts(folder, etcd.endpoint, script=TRAIN_DATA, replicas="1:4", pipe=1, workers=2)
-        try:
-            store.put(KEYS.spec, encode_spec(Spec(Axes(), 1, 4, desired=2)))
-            for _ in range(2):
-                hosts.add()
-            hosts.wait_strength(2, timeout=START_SECONDS)
-            hosts.wait(lambda: spares(hosts) == 2, START_SECONDS, "the spares to come")
-            yield hosts, store
-        finally:
-            hosts.close()
-            store.close()
+    """A job that shall have 2 replicas, and has them, and two spares."""
+    with scalable(folder) as (hosts, store):
+        hosts.wait(lambda: spares(hosts) == 2, START_SECONDS, "the spares to come")
+        yield hosts, store
 
 
 def spares(hosts: Hosts) -> int:

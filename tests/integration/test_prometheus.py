@@ -14,17 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.faults.harness import START_SECONDS, TRAIN_DATA
-from tests.faults.hosts import JOB, Hosts
+from tests.faults.harness import START_SECONDS
+from tests.faults.hosts import JOB, Hosts, scalable
 from tests.integration.prometheus import PROMETHEUS, PROMTOOL, Prometheus, check_metrics
 
 from reknit.health.families import FAMILIES
-from reknit.rendezvous.codec import encode_spec
 from reknit.rendezvous.history import read_all
 from reknit.rendezvous.keys import Keys
-from reknit.rendezvous.records import Axes, Spec
 from reknit.rendezvous.rejected import Rejected
-from reknit.rendezvous.store.embedded import EmbeddedEtcd
 from reknit.rendezvous.store.etcd import EtcdStore
 from reknit.runtime.operating.scale import scale
 
@@ -82,22 +79,12 @@ class Scene:
 
 @contextmanager
 def scraped(folder: Path) -> Iterator[Scene]:
-    """Two hosts of two workers each, whose job shall have 2 of at most 4 replicas."""
-    with EmbeddedEtcd() as etcd:
-        store = EtcdStore(etcd.endpoint)
-        hosts = Hosts(folder, etcd.endpoint, script=TRAIN_DATA, replicas="1:4", pipe=1, workers=2)
-        try:
-            store.put(KEYS.spec, encode_spec(Spec(Axes(), 1, 4, desired=2)))
-            for _ in range(2):
-                hosts.add()
-            hosts.wait_strength(2, timeout=START_SECONDS)
-            hosts.wait(lambda: len(list(hosts.of("attached"))) == 4, START_SECONDS, "all workers")
-            targets = [str(event["http"]) for event in hosts.of("agent_started")]
-            with Prometheus(folder / "prometheus", targets, [RULES]) as prometheus:
-                yield Scene(hosts, store, prometheus)
-        finally:
-            hosts.close()
-            store.close()
+    """A job that shall have 2 of at most 4 replicas, all its workers there, and a Prometheus that scrapes it."""
+    with scalable(folder) as (hosts, store):
+        hosts.wait(lambda: len(list(hosts.of("attached"))) == 4, START_SECONDS, "all workers")
+        targets = [str(event["http"]) for event in hosts.of("agent_started")]
+        with Prometheus(folder / "prometheus", targets, [RULES]) as prometheus:
+            yield Scene(hosts, store, prometheus)
 
 
 def kill_one(scene: Scene) -> str:
