@@ -44,8 +44,10 @@ def test_the_name_is_free_for_its_next_life(record: AgentRecord | None, pid: int
 def test_a_living_process_shows_what_its_settings_file_says(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text('job = "j"\nagent = "a"\npipe = 2\n')
     for file, expected in (("c.toml", {"job": "j", "agent": "a"}), ("none.toml", {})):
-        words = [sys.executable, "-c", "input()", "reknit", "agent", "--config", file]
-        with subprocess.Popen(words, stdin=subprocess.PIPE, cwd=tmp_path) as process:
+        words = [sys.executable, "-uc", "print(); input()", "reknit", "agent", "--config", file]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path) as process:
+            assert process.stdout is not None
+            process.stdout.readline()  # just after its exec the kernel may not yet show a process's command line
             seen = look(process.pid)
             process.communicate()
         assert seen is not None
