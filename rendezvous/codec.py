@@ -168,6 +168,8 @@ def decode_member(raw: bytes, what: str) -> Member:
         pid=reader.number("pid", 0),
         dead=reader.flag("dead"),
         restorable=steps(reader, "restorable"),
+        keeps=reader.flag("keeps"),
+        closed=reader.generation("closed", 0),
         format=reader.number("format", FORMAT),
         unknown={key: found for key, found in value.items() if key not in known},
     )

@@ -35,7 +35,7 @@ from reknit.rendezvous.codec import (
     loads,
 )
 from reknit.rendezvous.errors import RecordError
-from reknit.rendezvous.kinds import DECISION, KINDS, guessed
+from reknit.rendezvous.kinds import DECISION, DRAIN, KINDS, guessed
 from reknit.rendezvous.records import (
     FINISHED,
     FORMAT,
@@ -71,11 +71,17 @@ class Head:
     restart: tuple[Name, ...] = ()
     spares: int = 0  # members without a place
     kind: str = DECISION
+    closing: bool = False
 
     @property
     def urgent(self) -> bool:
         """Whether the generation before this one has lost something."""
         return self.broken >= self.generation - 1 > 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the whole job has drained, and waits to begin from its checkpoint (`closing`)."""
+        return self.kind == DRAIN and self.state == WAITING and self.placed == 0
 
 
 @dataclass(frozen=True)
@@ -122,6 +128,7 @@ def head_of(plan: Plan, digest: str) -> Head:
         plan.restart,
         len(plan.spares),
         plan.kind,
+        plan.closing,
     )
 
 
@@ -157,6 +164,7 @@ def encode_head(head: Head) -> bytes:
             "reason": clipped(head.reason),  # whatever it tells of, everybody must be able to read the head
             **{key: getattr(head, key) for key in ("generation", "state", "kind", "broken", "target", "restore")},
             **{key: getattr(head, key) for key in ("origin", "placed", "replicas", "writer", "digest", "spares")},
+            "closing": head.closing,
             "restart": [encode_name(name) for name in head.restart],
         }
     )
@@ -188,6 +196,7 @@ def read_head(value: dict[str, Any], what: str = HEAD) -> Head:
         reader.items("restart", lambda item: decode_name(item, what)),
         reader.number("spares", 0),
         reader.text("kind", ""),
+        reader.flag("closing"),
     )
     if head.kind in KINDS:
         return head
@@ -236,6 +245,7 @@ def decode_whole(head: Head, parts: dict[str, bytes]) -> Plan:
         rest.items("offences", lambda item: _offence(item, key)),
         head.kind,
         rest.number("wanted", 0),
+        head.closing,
     )
 
 

@@ -6,7 +6,10 @@ whom it gives a place, from whom it takes one, and by how many replicas were wan
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from reknit.rendezvous.assignment import due
+from reknit.rendezvous.closing import WHY, closed, stops
 from reknit.rendezvous.kinds import BEGIN, DRAIN, JOIN, SCALE
 from reknit.rendezvous.places import Places, as_restored, newest_restorable, places_for, price, why_cheaper
 from reknit.rendezvous.records import Name, Version
@@ -16,14 +19,16 @@ from reknit.rendezvous.view import Outcome, View, some
 
 def planned(view: View) -> Outcome | None:
     """Arrivals, drains and a new number of replicas; arrivals and drains wait a little for more."""
-    if any(m.finished for m in view.placed):
-        return None  # the last step is made: nobody needs more workers
+    if any(m.finished for m in view.placed):  # the last step is made: nobody needs more workers, or a last checkpoint
+        reason = "the last step is made, and the job ends"
+        return publish(view, view.head, reason, DRAIN) if view.previous.closing else None
     places = view.choose()
     if len(places) < view.spec.min_replicas:
         places = ()
-    if set(places) == set(view.head):
-        return None
-    drained = [o.changed for name in _left(view, places) if (o := view.observed[name]).member.draining]
+    stop = stops(view, places)
+    if set(places) == set(view.head) and not (stop and not view.previous.closing):
+        return closed(view) if stop else None
+    drained = [o.changed for name in _leaving(view, places, stop) if (o := view.observed[name]).member.draining]
     if drained:
         end = due(drained, view.patience.burst)
         if view.now < end:  # a host's workers all drain at once
@@ -35,8 +40,16 @@ def planned(view: View) -> Outcome | None:
             return Outcome(None, "members have arrived; more may follow", again=end)
     if view.previous.placed == 0:
         return _begin(view, places)
+    if stop:
+        return _stop(view, places)
     kind, reason = _change(view, places)
     return publish(view, places, reason, kind)
+
+
+def _stop(view: View, places: Places) -> Outcome:
+    reason = f"all members drain: {WHY}" if set(places) == set(view.head) else f"{_told(view, places)}; {WHY}"
+    outcome = publish(view, places, reason, DRAIN)
+    return replace(outcome, plan=outcome.plan and replace(outcome.plan, closing=True))
 
 
 def _begin(view: View, places: Places) -> Outcome:
@@ -56,6 +69,11 @@ def _begin(view: View, places: Places) -> Outcome:
         places = places_for(version, as_restored(view.candidates, version), len(places), size)
         reason = _told(view, places)
     return publish(view, places, f"{reason}; starts from the checkpoint of step {step}", BEGIN, 0, version, True)
+
+
+def _leaving(view: View, places: Places, stop: bool) -> set[Name]:
+    """Who loses its place, or will do so soon, as the job stops."""
+    return set(view.seated) if stop else _left(view, places)
 
 
 def _left(view: View, places: Places) -> set[Name]:

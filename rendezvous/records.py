@@ -136,7 +136,8 @@ class Member:
     Evidence, as of `left`: `gone` are the peers whose connections it found closed, `absent` those that it could not
     connect to.  `answered`: the newest generation of which its agent, asked whether it lives, has said that it does.
     `dead`: the process has ended; the record stays so that this is known even after an outage of the store.
-    `restorable`: the steps of which it has found a complete checkpoint, newest first.
+    `restorable`: the steps of which it has found a complete checkpoint, newest first; `keeps`: its script has
+    checkpoints written.  `closed`: the newest closing generation of whose step it has found one.
     """
 
     worker_id: str
@@ -162,6 +163,8 @@ class Member:
     pid: int = 0
     dead: bool = False
     restorable: tuple[int, ...] = ()
+    keeps: bool = False
+    closed: int = 0
     format: int = FORMAT
     unknown: dict[str, Any] = field(default_factory=dict, compare=False)
 
@@ -217,7 +220,8 @@ class Plan:
 
     `evicted`: processes that were put out although they may live: they get no place again.  `offences`: how often each
     worker was put out so, which its next incarnation pays for by waiting.  `kind`: what brought it about, a word of
-    `kinds`.  `wanted`: how many replicas were wanted, 0 if that is not known.
+    `kinds`.  `wanted`: how many replicas were wanted, 0 if that is not known.  `closing`: nobody works in it; its
+    members write a checkpoint of the step that they have come to, so that all of them may leave.
     """
 
     generation: int
@@ -237,6 +241,7 @@ class Plan:
     offences: tuple[tuple[str, int], ...] = ()
     kind: str = DECISION
     wanted: int = 0
+    closing: bool = False
 
     @functools.cached_property
     def names(self) -> frozenset[Name]:

@@ -42,7 +42,7 @@ from reknit.rendezvous.store.protocol import Store
 from reknit.runtime import logs
 from reknit.runtime.aftermath import Aftermath, ended
 from reknit.runtime.attending import Attending
-from reknit.runtime.config import EXIT_FAILED, Config
+from reknit.runtime.config import EXIT_AGAIN, EXIT_FAILED, Config
 from reknit.runtime.draining import Draining, drain_signals
 from reknit.runtime.events import EventLog
 from reknit.runtime.identity import look, node, why_twin
@@ -167,6 +167,8 @@ class Agent:
             return 0, "the script has finished everywhere"
         if any(drain.overdue and not drain.allowed for drain in drains):
             return 128 + signal.SIGTERM, f"{OVERDUE}: not all workers here could leave in time"
+        if self.station.head is not None and self.station.head.stopped:
+            return EXIT_AGAIN, f"{self.station.head.reason}; start the job again to go on"
         return 0, "all workers here have drained"
 
     def _open(self) -> None:

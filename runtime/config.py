@@ -20,6 +20,7 @@ SILENCE = 2.5  # seconds: a worker that is in one phase for longer than a second
 DRAIN_SIGNALS = ("USR1", "USR2", "HUP", "PWR", "URG", "XCPU")  # what batch systems can be told to send
 
 EXIT_FAILED, EXIT_USAGE, EXIT_STATE_LOST = 1, 2, 3  # what `reknit run` and `reknit agent` end with; 0: finished
+EXIT_AGAIN = 75  # the whole job has drained, and can be started again: sysexits' EX_TEMPFAIL, "try again later"
 
 
 class ConfigError(ReknitError, ValueError):

@@ -46,11 +46,15 @@ class Draining:
     def ask_all(self, number: int) -> None:
         """A signal asks this agent's workers to leave; a second SIGTERM asks no longer."""
         station, name = self._station, signal.Signals(number).name
-        if station.config.standalone:
+        if station.config.standalone and not self._can_be_kept():
             if number == signal.SIGTERM:
                 station.end(128 + number, f"stopped by {name}")
             else:
-                log.warning("%s is ignored: in a standalone job there is nobody to go on without these workers", name)
+                log.warning(
+                    "%s is ignored: in a standalone job there is nobody to go on without these workers, and the script "
+                    "keeps no checkpoints (job.checkpoint)",
+                    name,
+                )
         elif station.draining is None:
             seconds = station.config.drain_deadline
             station.recording.notice(name)
@@ -62,6 +66,11 @@ class Draining:
                 self._begin(worker, station.draining, seconds)
         elif number == signal.SIGTERM:
             station.end(128 + number, f"stopped by {name}, while its workers were draining")
+
+    def _can_be_kept(self) -> bool:
+        """Whether the job's state can go into a last checkpoint, so that all of its workers may leave."""
+        members = [w.member for w in self._station.workers.values() if w.member is not None and w.member.ready]
+        return bool(members) and all(member.keeps for member in members)
 
     def ask(self, order: DrainOrder) -> None:
         """An order lies in the store."""
@@ -163,8 +172,12 @@ class Draining:
         if drain is None or drain.explained or now - drain.since < EXPLAIN or view is None or view.replica is None:
             return
         drain.explained = True
-        alone = len(view.peers) < 2
-        why = "nobody else holds the state of its coordinate" if alone else "the job needs it until others can go on"
+        if view.head.closing:
+            why = "the job's last checkpoint is not complete yet"
+        elif len(view.peers) < 2:
+            why = "nobody else holds the state of its coordinate"
+        else:
+            why = "the job needs it until others can go on"
         left = max(0.0, drain.deadline - now)
         log.warning("%s stays for now, at most %.0f s more: %s", worker.worker_id, left, why)
 

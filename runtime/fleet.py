@@ -144,6 +144,8 @@ def new_member(peer: Peer, agent: str, host: str, own: str, before: Member | Non
         committed=reader.version("committed") if "committed" in peer.hello else known.committed,
         prepared=reader.version("prepared") if "prepared" in peer.hello else known.prepared,
         restorable=read_steps(reader, "restorable") if "restorable" in peer.hello else known.restorable,
+        keeps=reader.flag("keeps", known.keeps),
+        closed=reader.generation("closed", known.closed),
         gone=_names(reader, "gone") if "gone" in peer.hello else known.gone,
         absent=_names(reader, "absent") if "absent" in peer.hello else known.absent,
         dead=reader.flag("over", False),
@@ -164,7 +166,7 @@ def after_report(member: Member, message: Mapping[str, Any]) -> Member:
     reader = Reader(message, f"what {member.worker_id} says")
     match message.get("type"):
         case "built":
-            return replace(member, built=True, restorable=read_steps(reader, "restorable"))
+            return replace(member, built=True, restorable=read_steps(reader, "restorable"), keeps=reader.flag("keeps"))
         case "checkpoints":
             return replace(member, restorable=read_steps(reader, "steps"))
         case "ready":
@@ -191,6 +193,8 @@ def after_report(member: Member, message: Mapping[str, Any]) -> Member:
             )
         case "finished":
             return replace(member, finished=True)
+        case "closed":
+            return replace(member, closed=max(member.closed, reader.generation("generation")))
     return member
 
 

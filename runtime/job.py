@@ -24,6 +24,7 @@ from reknit.rendezvous.parts import decode_view
 from reknit.rendezvous.records import FINISHED, LOST, Name, Version
 from reknit.runtime.attempt import Attempt, AttemptError
 from reknit.runtime.checkpoint.checkpoints import Checkpoints, Schedule
+from reknit.runtime.closing import close
 from reknit.runtime.communicator.communicator import check_data_backend
 from reknit.runtime.communicator.meeting import MeetingPoint
 from reknit.runtime.data import Sampler, deal
@@ -193,8 +194,15 @@ class Job(Grouped):
     def _enter(self) -> Groups:
         if not self.built:
             self.built = True
+            keeps = self.checkpoints is not None
             restorable = self.checkpoints.look() if self.checkpoints is not None else []
-            self.telling.report("built", restorable=restorable)
+            self.telling.report("built", restorable=restorable, keeps=keeps)
+        while (groups := self._come()).view.head.closing:
+            close(self.recovery, self.checkpoints, groups, self.telling, self.phase)
+        self.torch_groups.renew(groups)
+        return groups
+
+    def _come(self) -> Groups:
         try:
             groups = self.recovery.enter()
         except Released:
@@ -203,7 +211,6 @@ class Job(Grouped):
             self.ending.exit_waiting(LOST)
         if self.checkpoints is not None:
             self.checkpoints.after_entering(groups)
-        self.torch_groups.renew(groups)
         return groups
 
     # ---------------------------------------------------------------- what the script sets up

@@ -83,11 +83,13 @@ class Telling:
         """Tell the agent what belongs into this worker's record, now and whenever the agent comes back."""
         match kind:
             case "built":
-                self.keep(built=True, restorable=fields["restorable"])
+                self.keep(built=True, restorable=fields["restorable"], keeps=fields["keeps"])
             case "checkpoints":
                 self.keep(restorable=fields["steps"])
             case "finished":
                 self.keep(finished=True)
+            case "closed":
+                self.keep(closed=fields["generation"])
             case "drain":
                 self.keep(draining=True)
             case "ready":

@@ -26,11 +26,12 @@ class FreshStarts:
         self._surplus: tuple[tuple[Name, ...], float] = ((), 0.0)
 
     def recall(self, previous: Plan, observed: Sequence[Observed]) -> Outcome | None:
-        """Ask members that were taken for lost, but live and are back."""
+        """Ask members that were taken for lost, but live and are back; who drains or has finished ends without."""
         members, past = [o.member for o in observed if not o.member.dead], history(previous)
         if previous.state in (FINISHED, LOST) or (previous.replicas and not runs(previous, members)):
             return None
-        back = {m.name for m in members if m.name in previous.evicted or (is_excluded(m, past) and not m.finished)}
+        ends = {m.name for m in members if m.finished or m.draining}
+        back = {m.name for m in members if m.name in previous.evicted or (is_excluded(m, past) and m.name not in ends)}
         names = tuple(sorted(back.difference(previous.restart)))
         if not names:
             return None

@@ -33,6 +33,7 @@ from reknit.runtime.recovery.state import State
 
 log = logging.getLogger(__name__)
 
+AGAIN = 5.0  # seconds until a part of a last checkpoint that could not be written is tried again
 MOST = 8  # so many steps are told to the leader
 
 
@@ -76,6 +77,7 @@ class Checkpoints:
         self.folder, self.schedule = folder, schedule
         self._axes, self._coordinate, self._state, self._words = axes, coordinate, state, words
         self._useless: set[int] = set()  # what cannot be restored here, which has been said
+        self._last_try = "", 0.0  # of a last checkpoint: in which generation, and when
         self._writer = Writer(folder, schedule.keep, words.event, self.tell)
 
     # ---------------------------------------------------------------- what there is
@@ -133,10 +135,30 @@ class Checkpoints:
             self._write(groups, version.step)
 
     def _write(self, groups: Groups, step: int) -> None:
-        if self.schedule.writer(step, self._coordinate, len(groups.view.peers)) != groups.data_rank:
+        if not self._writes(groups, step):
             return
-        token = f"{groups.generation}-{groups.view.head.digest}"
-        self._writer.write(self._part(step), token, lambda: self._content(step))
+        self._writer.write(self._part(step), _token(groups), lambda: self._content(step))
+
+    def make_last(self, groups: Groups, now: float) -> bool:
+        """In a generation in which nobody works: whether the checkpoint of its step is complete (`now`: monotonic).
+
+        Ask again until it is.  This worker's part is written meanwhile, if it is the one to write it; if that has
+        failed, once more after AGAIN seconds.
+        """
+        step, token = self._state.step, _token(groups)
+        if step == 0:
+            return True
+        if not self._writes(groups, step) or self._writer.written == (token, step):
+            return step in self.look()
+        tried, at = self._last_try
+        if self._writer.idle and (tried != token or now >= at + AGAIN):
+            self._last_try = token, now
+            self._useless.discard(step)  # an older life's, which will be replaced
+            self._write(groups, step)
+        return False
+
+    def _writes(self, groups: Groups, step: int) -> bool:
+        return self.schedule.writer(step, self._coordinate, len(groups.view.peers)) == groups.data_rank
 
     def _content(self, step: int) -> dict[str, Any]:
         version = self._state.committed
@@ -179,3 +201,8 @@ class Checkpoints:
 
     def _part(self, step: int) -> Part:
         return Part(step, self._axes, self._coordinate)
+
+
+def _token(groups: Groups) -> str:
+    """What tells the parts that are written in this generation from all others."""
+    return f"{groups.generation}-{groups.view.head.digest}"

@@ -41,6 +41,12 @@ class Writer:
         self._idle = threading.Condition()
         self._now: _Order | None = None
         self._next: _Order | None = None
+        self.written: tuple[str, int] | None = None  # token and step of the last part that was written
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being written."""
+        return self._now is None
 
     def write(self, part: Part, token: str, take: Callable[[], Mapping[str, Any]]) -> None:
         """Copy what `take` gives now, and write it in the background.  Never raises.
@@ -83,6 +89,7 @@ class Writer:
         begun, part = time.monotonic(), order.part
         try:
             complete = write_part(self.folder, order.token, part, order.content)
+            self.written = order.token, part.step
             if complete:
                 prune(self.folder, self._keep, part.step)
                 self._completed()

@@ -11,8 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.faults import invariants, problem
 from tests.faults.harness import START_SECONDS, TRAIN_DATA, TRAIN_PIPE, JobRun
 from tests.faults.hosts import JOB, Hosts, several
+
+from reknit.rendezvous.store.embedded import EmbeddedEtcd
+from reknit.runtime.checkpoint.files import complete_steps
+from reknit.runtime.config import EXIT_AGAIN
 
 REPLICAS = 3
 
@@ -165,6 +170,55 @@ def test_the_only_replica_stays_until_the_deadline_and_is_a_loss_then(tmp_path: 
         assert 3.0 <= died["t"] - draining["t"] < 6.0
         assert run.wait_end() == 128 + signal.SIGTERM
         assert "nobody else holds the state of its coordinate" in run.output()
+
+
+def test_when_all_hosts_drain_at_once_the_job_stops_at_a_checkpoint_and_goes_on_from_there_later(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "checkpoints"
+    with EmbeddedEtcd() as etcd:
+        before = 0
+        for life in ("first", "second"):
+            (tmp_path / life).mkdir()
+            hosts = Hosts(
+                tmp_path / life,
+                etcd.endpoint,
+                arguments=("--checkpoint", str(folder), "--every", "100000"),  # none but the last one
+            )
+            try:
+                for number in range(2):
+                    hosts.add(f"{life}-{number}")
+                hosts.wait_strength(2, timeout=START_SECONDS)
+                assert min(event["step"] for event in hosts.of("committed")) == before + 1, "no step is made twice"
+                at = now(hosts)
+                for run in hosts.runs:
+                    os.kill(run.pid, signal.SIGTERM)
+                ended = [run.wait_end(20.0) for run in hosts.runs]
+                assert EXIT_AGAIN in ended
+                assert set(ended) <= {0, EXIT_AGAIN}, "0: the others could still have gone on"
+                assert len(list(hosts.of("drained", at))) == 4
+                costs = [
+                    e for e in hosts.events() if e["t"] > at and e["event"] in ("retried", "worker_died", "healed")
+                ]
+                assert not costs
+                newest = max(event["step"] for event in hosts.of("committed"))
+                assert complete_steps(folder)[0] == newest > before
+                invariants.check(hosts.events(), problem.samples_of, after=before)
+                before = newest
+            finally:
+                hosts.close()
+
+
+def test_a_standalone_job_that_keeps_checkpoints_stops_at_one(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    arguments = ("--checkpoint", str(folder), "--every", "100000")
+    with JobRun(tmp_path, TRAIN_PIPE, arguments, replicas="2", pipe=2) as run:
+        run.wait_strength(2, timeout=START_SECONDS)
+        os.kill(run.pid, signal.SIGTERM)
+        assert run.wait_end(20.0) == EXIT_AGAIN
+        newest = max(event["step"] for event in run.of("committed"))
+        assert complete_steps(folder) == [newest]
+        assert f"its state is in the checkpoint of step {newest}; start the job again to go on" in run.output()
 
 
 def test_a_second_sigterm_stops_at_once(tmp_path: Path) -> None:

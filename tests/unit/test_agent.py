@@ -65,6 +65,16 @@ def test_which_checkpoints_a_worker_could_restore_is_in_its_record(desk: Desk) -
         desk.dropped.clear()
 
 
+def test_what_a_worker_says_of_the_last_checkpoint_is_in_its_record_and_in_its_next_greeting(desk: Desk) -> None:
+    worker, members = desk.attach(peer("w0", 1)), desk.agent._session._members
+    desk.say(worker, type="built", restorable=[], keeps=True)
+    for generation, newest in ((3, 3), (2, 3)):
+        desk.say(worker, type="closed", generation=generation)
+        assert (members["w0"].keeps, members["w0"].closed) == (True, newest)
+    desk.attach(peer("w1", 2, keeps=True, closed=4))
+    assert (members["w1"].keeps, members["w1"].closed) == (True, 4)
+
+
 def test_a_complete_checkpoint_and_a_way_back_to_it_are_said(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     worker = desk.attach(peer("w0", 1))
     with caplog.at_level("INFO"):

@@ -192,3 +192,57 @@ def test_while_one_is_being_written_the_next_one_is_left_out_but_not_the_same_st
     worker.checkpoints.finish(5.0)
     assert [(e["event"], e["step"]) for e in worker.words.events[1:]] == [("checkpoint", 4), ("checkpoint", 4)]
     assert complete_steps(tmp_path) == [4]
+
+
+# ---------------------------------------------------------------- the last one
+
+
+def until(worker: Worker, groups: Groups, now: float = 0.0) -> bool:
+    there = worker.checkpoints.make_last(groups, now)
+    worker.checkpoints.finish(5.0)
+    return there
+
+
+def test_as_the_job_stops_the_step_that_it_has_come_to_is_written_whatever_its_number(tmp_path: Path) -> None:
+    writer, other = Worker(tmp_path, every=100), Worker(tmp_path, every=100, rank=1)
+    groups = writer.at(7, 6)
+    assert not until(other, other.at(7, 6)), "the other one writes"
+    assert complete_steps(tmp_path) == []
+    assert not until(writer, groups)
+    assert complete_steps(tmp_path) == [7]
+    assert until(writer, groups)
+    assert until(other, other.at(7, 6))
+
+
+def test_an_older_lifes_checkpoint_of_that_step_is_replaced_first(tmp_path: Path) -> None:
+    old = Worker(tmp_path, every=7, rank=1)
+    old.commit(7)
+    worker = Worker(tmp_path, every=100)
+    worker.state.committed = Version(9, 7)
+    groups = worker.at(7, 10)
+    worker.state.committed = Version(9, 7)
+    assert not until(worker, groups), "what is there is not what this worker holds"
+    assert until(worker, groups)
+    found = worker.checkpoints.read(7)
+    assert found is not None
+    assert found.content["version"] == [9, 7]
+
+
+def test_what_cannot_be_written_is_tried_again_after_a_while(tmp_path: Path) -> None:
+    folder = tmp_path / "full"
+    folder.write_text("no folder")
+    worker = Worker(folder, every=100)
+    groups = worker.at(7, 6)
+    for now in (0.0, 1.0, 2.0):
+        assert not until(worker, groups, now)
+    assert [event["event"] for event in worker.words.events] == ["checkpoint_failed"]
+    folder.unlink()
+    assert not until(worker, groups, 4.9)
+    assert not until(worker, groups, 5.0)
+    assert until(worker, groups, 5.1)
+
+
+def test_before_the_first_step_there_is_nothing_to_write(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    assert until(worker, worker.at(0, 6))
+    assert complete_steps(tmp_path) == []

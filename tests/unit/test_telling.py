@@ -47,7 +47,7 @@ def line_of(worker: Telling) -> Line:
 
 
 def test_what_was_reported_is_in_every_greeting_from_then_on(worker: Telling) -> None:
-    worker.report("built", restorable=[])
+    worker.report("built", restorable=[], keeps=False)
     worker.report("ready", generation=6, committed=(6, 40))
     versions = {"committed": (6, 41), "prepared": None, "pristine": False}
     worker.report("left", generation=6, incomplete=0, torn=0, why="x", gone=[("w1", "b")], absent=[], **versions)

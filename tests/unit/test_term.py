@@ -49,6 +49,14 @@ def test_who_was_taken_for_lost_and_is_back_is_asked_once_to_start_afresh(desk: 
     assert desk.look(7.0, *(member(number, ready=3) for number in range(2)), back) == 3
 
 
+def test_who_drains_is_not_asked_to_start_afresh_when_no_plan_knows_it_any_more(desk: Desk) -> None:
+    desk.look(1.0, *ALL)
+    ran = [member(number, ready=1, keeps=True, draining=True) for number in range(3)]
+    stopped = desk.look(2.0, *ran)
+    closed = [replace(m, ready=stopped, closed=stopped) for m in ran]
+    assert desk.look(3.0, *closed) == desk.look(30.0, *closed) == stopped + 1
+
+
 def test_a_burst_of_losses_makes_a_plan_for_the_first_at_once_and_one_for_all_others() -> None:
     desk = Desk(Spec(Axes(), 1, 6))
     everybody = [member(number) for number in range(6)]
