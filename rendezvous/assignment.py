@@ -8,22 +8,23 @@ nothing and waits inside `join()`, where it fits anywhere.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from reknit.rendezvous.places import Candidate
 from reknit.rendezvous.records import Name
 
+LATE = 5.0  # seconds after the last arrival, for those workers of a host that are known to come
 WINDOWS = 4  # a stream of arrivals without a pause is cut after so many join windows
 
 
 def assign(candidates: Sequence[Candidate], given: Mapping[Name, int], wanted: int, size: int) -> dict[Name, int]:
     """New assignments: fresh member -> coordinate, so that as many replicas as possible can be formed, up to `wanted`.
 
-    `given` are the assignments made before.  A host's members get different coordinates, in whatever order hosts come:
-    so that replicas can sit within hosts, and the loss of a host costs few of them.
+    `given` are the assignments made before.  An agent's members get different coordinates, and so do a host's, in
+    whatever order they come: so that replicas can sit within them, and the loss of one costs few replicas.
     """
     bound, free = [0] * size, []
-    on_host: Counter[tuple[str, int]] = Counter()
+    taken: Counter[tuple[str, int]] = Counter()  # at an agent, and on a host
     for c in candidates:
         coordinate = _coordinate(c, given)
         if c.draining:
@@ -32,19 +33,27 @@ def assign(candidates: Sequence[Candidate], given: Mapping[Name, int], wanted: i
             free.append(c)
         elif 0 <= coordinate < size:
             bound[coordinate] += 1
-            on_host[c.host, coordinate] += 1
+            taken.update([(f"agent {c.agent}", coordinate), (f"host {c.host}", coordinate)])
     possible = possible_replicas(bound, len(free), wanted)
     missing = [max(0, possible - count) for count in bound]
     assigned: dict[Name, int] = {}
-    for c in sorted(free, key=lambda c: (c.host, c.name)):
+    for c in _most_together_first(free, candidates):
         if not any(missing):
             break
+        agent, host = f"agent {c.agent}", f"host {c.host}"
         needed = [i for i in range(size) if missing[i]]
-        coordinate = min(needed, key=lambda i: (on_host[c.host, i], -missing[i], i))
+        coordinate = min(needed, key=lambda i: (taken[agent, i], taken[host, i], -missing[i], i))
         missing[coordinate] -= 1
-        on_host[c.host, coordinate] += 1
+        taken.update([(agent, coordinate), (host, coordinate)])
         assigned[c.name] = coordinate
     return assigned
+
+
+def _most_together_first(free: Iterable[Candidate], candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Where most are together a replica fits soonest; who is alone makes one with others that are."""
+    here = [c for c in candidates if not c.draining]
+    agents, hosts = Counter((c.host, c.agent) for c in here), Counter(c.host for c in here)
+    return sorted(free, key=lambda c: (-agents[c.host, c.agent], -hosts[c.host], c.host, c.agent, c.name))
 
 
 def due(arrivals: Collection[float], window: float) -> float:
@@ -52,7 +61,7 @@ def due(arrivals: Collection[float], window: float) -> float:
     return min(max(arrivals) + window, min(arrivals) + WINDOWS * window)
 
 
-def incomplete_hosts(
+def incomplete_homes(
     candidates: Sequence[Candidate],
     arrived: Mapping[Name, float],
     given: Mapping[Name, int],
@@ -61,11 +70,12 @@ def incomplete_hosts(
     now: float,
     window: float,
 ) -> dict[str, float]:
-    """Hosts new to the job of which more members may still arrive, and until when (seconds, the clock of `now`).
+    """Homes new to the job of which more members may still arrive, and until when (seconds, the clock of `now`).
 
-    Told one by one as they come, members of two hosts that start together would make replicas across hosts.  A host
-    that has, or lately had, somebody with a coordinate is not new: there a fresh process replaces another one, and
-    somebody waits for it.  When hosts can make all `wanted` replicas within themselves there is nothing to wait for.
+    Told one by one as they come, members of two hosts that start together would make replicas across hosts.  Who an
+    agent starts itself, and has not come yet, is waited for a little longer than whoever else may come.  A home that
+    has, or lately had, somebody with a coordinate is not new: there a fresh process replaces another one, and somebody
+    waits for it.  When homes can make all `wanted` replicas within themselves there is nothing to wait for.
     """
     bound, fresh, known = [0] * size, list[Candidate](), set[str]()
     replaced = {name.worker_id for name in given}
@@ -76,15 +86,25 @@ def incomplete_hosts(
         elif 0 <= coordinate < size:
             bound[coordinate] += 1
         if coordinate is not None or c.name.worker_id in replaced:
-            known.add(c.host)
-    able = Counter(c.host for c in fresh if not c.draining)
+            known.add(home(c))
+    able = Counter(home(c) for c in fresh if not c.draining)
     if possible_replicas(bound, 0, wanted) + sum(count // size for count in able.values()) >= wanted:
         return {}
     times: dict[str, list[float]] = {}
     for c in fresh:
-        times.setdefault(c.host, []).append(arrived[c.name])
-    ends = {host: due(moments, window) for host, moments in times.items() if host not in known}
-    return {host: end for host, end in ends.items() if now < end}
+        times.setdefault(home(c), []).append(arrived[c.name])
+    team = {home(c): c.team for c in fresh}
+    ends = {
+        where: max(moments) + LATE if len(moments) < team[where] else due(moments, window)
+        for where, moments in times.items()
+        if where not in known
+    }
+    return {where: end for where, end in ends.items() if now < end}
+
+
+def home(candidate: Candidate) -> str:
+    """With whom a member comes: with all that its agent starts, or, if it has an agent to itself, with its host's."""
+    return f"agent {candidate.agent}" if candidate.team else f"host {candidate.host}"
 
 
 def _coordinate(candidate: Candidate, given: Mapping[Name, int]) -> int | None:

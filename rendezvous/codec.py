@@ -170,6 +170,7 @@ def decode_member(raw: bytes, what: str) -> Member:
         restorable=steps(reader, "restorable"),
         keeps=reader.flag("keeps"),
         closed=reader.generation("closed", 0),
+        team=reader.number("team", 0),
         format=reader.number("format", FORMAT),
         unknown={key: found for key, found in value.items() if key not in known},
     )

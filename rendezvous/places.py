@@ -19,7 +19,8 @@ class Candidate:
 
     `coordinate` None: a fresh process, which fits anywhere.  `placed`, `since`: the newest generation with a place for
     it and the first of that unbroken run, 0 for none.  `ready`: newest generation that it reported itself ready in.
-    `restorable`: the steps of which it can read its coordinate's part of a checkpoint.
+    `team`: how many workers its `agent` starts, 0 if that is not known.  `restorable`: the steps of which it can read
+    its coordinate's part of a checkpoint.
     """
 
     name: Name
@@ -29,6 +30,8 @@ class Candidate:
     ready: int = 0
     draining: bool = False
     host: str = ""
+    agent: str = ""
+    team: int = 0
     versions: frozenset[Version] = frozenset()
     restorable: frozenset[int] = frozenset()
 

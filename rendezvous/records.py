@@ -137,7 +137,8 @@ class Member:
     connect to.  `answered`: the newest generation of which its agent, asked whether it lives, has said that it does.
     `dead`: the process has ended; the record stays so that this is known even after an outage of the store.
     `restorable`: the steps of which it has found a complete checkpoint, newest first; `keeps`: its script has
-    checkpoints written.  `closed`: the newest closing generation of whose step it has found one.
+    checkpoints written.  `closed`: the newest closing generation of whose step it has found one.  `team`: how many
+    workers its agent starts, itself included; 0 for one that somebody else starts.
     """
 
     worker_id: str
@@ -165,6 +166,7 @@ class Member:
     restorable: tuple[int, ...] = ()
     keeps: bool = False
     closed: int = 0
+    team: int = 0
     format: int = FORMAT
     unknown: dict[str, Any] = field(default_factory=dict, compare=False)
 

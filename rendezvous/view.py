@@ -213,6 +213,8 @@ def candidate(member: Member, past: Past | None) -> Candidate:
         ready=member.ready,
         draining=member.draining,
         host=member.host,
+        agent=member.agent,
+        team=member.team,
         versions=frozenset(v for v in (member.committed, member.prepared) if v is not None),
         restorable=frozenset(member.restorable),
     )

@@ -75,8 +75,9 @@ class Attending:
             worker = Worker(peer.worker_id, len(station.workers))
         try:
             before = None if worker is None else worker.member
-            member = new_member(peer, station.config.agent, socket.gethostname(), station.config.address, before)
-            kept = station.keeper is not None
+            config, kept = station.config, station.keeper is not None
+            team = config.workers if kept else 0
+            member = new_member(peer, config.agent, socket.gethostname(), config.address, team, before)
             why = "this agent has no such worker" if worker is None else why_not(worker, peer, kept)
         except RecordError as error:
             why = str(error)

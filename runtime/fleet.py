@@ -118,16 +118,16 @@ def why_not(worker: Worker, peer: Peer, kept: bool) -> str:
     return ""
 
 
-def new_member(peer: Peer, agent: str, host: str, own: str, before: Member | None = None) -> Member:
+def new_member(peer: Peer, agent: str, host: str, own: str, team: int, before: Member | None = None) -> Member:
     """The record of a worker that has just attached.
 
     If it was attached `before`, or to an agent that is no more, its greeting says what it has reported since.  One that
-    has said that it takes no part any more counts as dead.  `own` is the agent's address.  Raises RecordError if its
-    greeting does not fit.
+    has said that it takes no part any more counts as dead.  `own` is the agent's address, `team` how many workers it
+    starts (0: none, they come to it).  Raises RecordError if its greeting does not fit.
     """
     reader = Reader(peer.hello, f"the greeting of {peer.worker_id}")
     address = _reached_at(checked_address(reader.text("address"), reader.what), own)
-    known = Member(peer.worker_id, peer.incarnation, agent, host, address, pid=max(0, peer.pid))
+    known = Member(peer.worker_id, peer.incarnation, agent, host, address, pid=max(0, peer.pid), team=team)
     if before is not None and before.name == known.name:
         known = replace(moved_on(before), address=address, pid=known.pid)
     return replace(

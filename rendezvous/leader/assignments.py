@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from reknit.rendezvous.assignment import assign, incomplete_hosts
+from reknit.rendezvous.assignment import assign, home, incomplete_homes
 from reknit.rendezvous.keys import Assignment, decode_assignment, encode_assignment
 from reknit.rendezvous.leader.chunks import chunks
 from reknit.rendezvous.leader.fence import Fence
@@ -62,12 +62,12 @@ class Assignments:
     ) -> dict[str, float]:
         """Tell those who are needed, and tell again what is no longer in the store to those who may wait for it.
 
-        Returns the hosts whose members are not told yet, as more of them may arrive, and until when.
+        Returns the homes whose members are not told yet, as more of them may arrive, and until when.
         """
         size = spec.axes.size
         given = self.to(candidates, size)
-        incomplete = incomplete_hosts(candidates, arrived, self.given, spec.wanted, size, now, window)
-        told = assign([c for c in candidates if c.host not in incomplete], given, spec.wanted, size)
+        incomplete = incomplete_homes(candidates, arrived, self.given, spec.wanted, size, now, window)
+        told = assign([c for c in candidates if home(c) not in incomplete], given, spec.wanted, size)
         waiting = {m.name for m in members if not m.built and m.name in given and not self._stands(m.name)}
         told.update((name, given[name]) for name in waiting)
         if told:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reknit.rendezvous.assignment import assign, incomplete_hosts, possible_replicas, surplus
+from reknit.rendezvous.assignment import LATE, assign, home, incomplete_homes, possible_replicas, surplus
 from reknit.rendezvous.places import Candidate
 from reknit.rendezvous.records import Name
 
@@ -52,19 +53,58 @@ def test_members_of_one_host_complete_one_replica_in_whatever_order_hosts_come()
 def test_a_host_new_to_the_job_is_waited_for_unless_everybody_is_there() -> None:
     people = [Candidate(who(k), host=f"h{k % 2}") for k in range(3)]
     arrived = {who(0): 1.0, who(1): 1.2, who(2): 1.4}
-    assert incomplete_hosts(people, arrived, {}, 2, 2, now=1.6, window=0.5) == {"h0": 1.9, "h1": 1.7}
-    assert incomplete_hosts(people, arrived, {}, 2, 2, now=1.8, window=0.5) == {"h0": 1.9}
-    assert incomplete_hosts(people, arrived, {}, 1, 2, now=1.6, window=0.5) == {}, "the first host is enough"
-    assert incomplete_hosts(people[:2], arrived, {}, 1, 2, now=1.3, window=0.5) == {"h0": 1.5, "h1": 1.7}
+    assert incomplete_homes(people, arrived, {}, 2, 2, now=1.6, window=0.5) == {"host h0": 1.9, "host h1": 1.7}
+    assert incomplete_homes(people, arrived, {}, 2, 2, now=1.8, window=0.5) == {"host h0": 1.9}
+    assert incomplete_homes(people, arrived, {}, 1, 2, now=1.6, window=0.5) == {}, "the first host is enough"
+    assert incomplete_homes(people[:2], arrived, {}, 1, 2, now=1.3, window=0.5) == {"host h0": 1.5, "host h1": 1.7}
     stream = {who(k): 1.0 + k for k in range(3)}
-    assert incomplete_hosts([*map(Candidate, stream)], stream, {}, 4, 2, now=3.1, window=0.5) == {}, "cut after four"
+    assert incomplete_homes([*map(Candidate, stream)], stream, {}, 4, 2, now=3.1, window=0.5) == {}, "cut after four"
 
 
 def test_a_host_that_has_or_lately_had_a_coordinate_is_not_waited_for() -> None:
     here = [Candidate(who(0), 0, host="h"), Candidate(who(1), host="h")]
-    assert incomplete_hosts(here, {who(1): 1.0}, {}, 2, 2, now=1.1, window=0.5) == {}
+    assert incomplete_homes(here, {who(1): 1.0}, {}, 2, 2, now=1.1, window=0.5) == {}
     died = {Name("w01", "before"): 1}
-    assert incomplete_hosts([Candidate(who(1), host="h")], {who(1): 1.0}, died, 2, 2, now=1.1, window=0.5) == {}
+    assert incomplete_homes([Candidate(who(1), host="h")], {who(1): 1.0}, died, 2, 2, now=1.1, window=0.5) == {}
+
+
+def test_those_whom_an_agent_is_known_to_start_are_waited_for_longer_than_the_window_but_not_for_ever() -> None:
+    people = [Candidate(who(k), host="h", agent=f"a{k % 2}", team=2) for k in range(3)]
+    arrived = {who(0): 1.0, who(1): 1.2, who(2): 1.4}
+    assert incomplete_homes(people, arrived, {}, 2, 2, now=2.0, window=0.5) == {"agent a1": 1.2 + LATE}
+    assert incomplete_homes(people, arrived, {}, 2, 2, now=1.2 + LATE, window=0.5) == {}
+
+
+@settings(max_examples=200)
+@given(st.data(), st.sampled_from([(2, 2, 2), (3, 2, 2), (4, 2, 2), (3, 4, 2), (3, 3, 3), (2, 8, 4)]))
+def test_each_agents_workers_make_whole_replicas_however_they_come(
+    data: st.DataObject, shape: tuple[int, int, int]
+) -> None:
+    agents, workers, size = shape
+    everybody = [
+        Candidate(Name(f"{agent}-{k}", "1"), host="one machine", agent=f"agent-{agent}", team=workers)
+        for agent in range(agents)
+        for k in range(workers)
+    ]
+    moments = st.lists(st.floats(0, LATE - 0.1), min_size=len(everybody), max_size=len(everybody))
+    arrived = dict(zip((c.name for c in everybody), data.draw(moments), strict=True))
+    wanted = len(everybody) // size
+    told: dict[Name, int] = {}
+    for now in sorted(
+        {*arrived.values(), *(moment + wait for moment in arrived.values() for wait in (0.5, 2.0, LATE))}
+    ):
+        here = [c for c in everybody if arrived[c.name] <= now]
+        waits = incomplete_homes(here, arrived, told, wanted, size, now, 0.5)
+        told |= assign([c for c in here if home(c) not in waits], told, wanted, size)
+    for agent in range(agents):
+        column = Counter(told[c.name] for c in everybody if c.agent == f"agent-{agent}")
+        assert set(column.values()) == {workers // size}
+        assert len(column) == size
+
+
+def test_where_more_are_together_they_make_a_replica_and_not_with_one_who_is_alone() -> None:
+    people = [Candidate(Name(name, "1"), agent=name[0]) for name in ("a0", "b0", "b1")]
+    assert assign(people, {}, 3, 2) == {Name("b0", "1"): 0, Name("b1", "1"): 1}
 
 
 def test_a_hole_is_filled_and_who_is_not_needed_is_told_nothing() -> None:

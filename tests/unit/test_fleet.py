@@ -21,4 +21,4 @@ def test_a_worker_that_does_not_know_its_hosts_address_is_reached_at_its_agents(
     told: str, own: str, reached: str
 ) -> None:
     peer = Peer(1, "w0", "abc", 4242, 0, {"address": told})
-    assert new_member(peer, "a", "host", own).address == reached
+    assert new_member(peer, "a", "host", own, 0).address == reached
