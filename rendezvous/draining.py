@@ -21,7 +21,11 @@ REPLICA = "replica/"  # how the target of an order begins if it is a slot
 
 @dataclass(frozen=True)
 class DrainOrder:
-    """`name` shall leave within `seconds`; `by` says for people who asks."""
+    """`name` shall leave within `seconds`; `by` says for people who asks.
+
+    Its agent deletes the order when the worker may end, and before its record; if the record goes and the order stays,
+    the worker was lost.
+    """
 
     name: Name
     seconds: float

@@ -9,10 +9,10 @@ import socket
 import time
 from collections.abc import Iterable, Sequence
 
-from reknit.rendezvous.draining import DrainOrder, encode_order, last_holders, whom
+from reknit.rendezvous.draining import DrainOrder, decode_order, encode_order, last_holders, whom
 from reknit.rendezvous.errors import RecordError, ReknitError, StoreUnavailable
 from reknit.rendezvous.keys import Keys
-from reknit.rendezvous.records import Member, Name
+from reknit.rendezvous.records import FINISHED, Member, Name
 from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.store.protocol import Store
 from reknit.rendezvous.whole_job import JobRecords
@@ -73,33 +73,45 @@ def drain(store: Store, keys: Keys, target: str, seconds: float) -> int:
     if alone := last_holders(plan, members, names):
         what = "nobody who stays holds what they hold: they stay until another worker has taken it over, if one comes"
         print(f"{_some(alone)}: {what}; after {seconds:g} s they are ended, and that state is lost", flush=True)
-    return _wait(records, names, seconds)
+    return _wait(records, store, names, seconds)
 
 
-def _wait(records: JobRecords, names: Sequence[Name], seconds: float) -> int:
+def _wait(records: JobRecords, store: Store, names: Sequence[Name], seconds: float) -> int:
     begun = time.monotonic()
     waiting, lost = set(names), 0
     while waiting:
         passed = time.monotonic() - begun
         try:
             here = {m.name: m for m in records.members()}
+            lost_here = {name for name in waiting if _is_lost(records, store, name, here.get(name))}
         except StoreUnavailable as error:
             if passed > seconds + GRACE:
                 raise DrainError(f"nobody knows whether {_some(waiting)} left in time: {error}") from None
             continue
         for name in sorted(waiting):
-            if name not in here:
-                print(f"{name} has left ({passed:.1f} s)", flush=True)
-            elif here[name].dead:
+            if name in lost_here:
                 print(f"{name} was lost before it could leave ({passed:.1f} s)", flush=True)
-                lost += 1
-        waiting = {name for name in waiting if name in here and not here[name].dead}
+            elif name not in here:
+                print(f"{name} has left ({passed:.1f} s)", flush=True)
+        lost += len(lost_here)
+        waiting = {name for name in waiting - lost_here if name in here}
         if waiting and passed > seconds + GRACE:
             print(f"{_some(waiting)} did not leave within {seconds:g} s, and could not be ended", flush=True)
             return EXIT_FAILED
         if waiting:
             time.sleep(LOOK)
     return EXIT_FAILED if lost else 0
+
+
+def _is_lost(records: JobRecords, store: Store, name: Name, member: Member | None) -> bool:
+    """Whether a worker ended before it could leave: an agent that ends with it takes the record along, dead or not."""
+    if member is not None:
+        return member.dead
+    order = store.get(records.keys.drain(name.worker_id))
+    if order is None or decode_order(order.value, order.key).name != name:
+        return False
+    plan = records.plan()
+    return plan is None or plan.state != FINISHED
 
 
 def _who_is_there(members: Sequence[Member]) -> str:

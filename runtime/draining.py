@@ -163,7 +163,7 @@ class Draining:
     def _let_go(self, worker: Worker, drain: Drain) -> None:
         drain.allowed = worker.gone = True
         log.info("%s is not needed any more, and may end", worker.worker_id)
-        self._station.session.remove_member(worker.worker_id)
+        self._station.session.dismiss(worker.worker_id)
         if worker.peer is not None:
             self._station.server.send(worker.peer, {"type": "drained", "by": drain.by})
 

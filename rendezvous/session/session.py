@@ -154,6 +154,14 @@ class Session:
         # What it was given stays known, as the same process may attach again; its assignments are watched on, as its
         # next incarnation would else wait for a new watch.
 
+    def dismiss(self, worker_id: str) -> None:
+        """Delete the record of a worker that drains and may end, but first of all its order to do so.
+
+        By that order whoever gave it tells those who left from those who were lost (`DrainOrder`).
+        """
+        self._mirror.withdraw(self._keys.drain(worker_id))
+        self.remove_member(worker_id)
+
     def accuse(self, agent: str, generation: int, reason: str) -> None:
         """Ask whether `agent` lives, of whose workers a member lost sight in `generation`; `reason` is for people.
 

@@ -37,6 +37,8 @@ class Lively(MemoryStore):
             assert more["lease"].ttl > order.seconds, "an order outlives its deadline, and not for ever"
             self.asked[order.name.worker_id] = order.seconds
             if self._fate == "leave":
+                self.delete(key)
+            if self._fate in ("leave", "vanish"):
                 self.delete(KEYS.member(order.name.worker_id))
             elif self._fate == "die":
                 record = next(o.member for o in JOB.seen.values() if o.member.name == order.name)
@@ -77,6 +79,22 @@ def test_who_dies_was_lost_and_the_command_fails(capsys: Any) -> None:
     assert "a0 was lost before it could leave" in capsys.readouterr().out
 
 
+def test_who_dies_with_its_agent_was_lost_too(capsys: Any) -> None:
+    assert drain(store("vanish"), KEYS, "a0", 7.0) == 1
+    assert "a0 was lost before it could leave" in capsys.readouterr().out
+
+
+def test_who_ends_with_its_job_has_left(capsys: Any) -> None:
+    there = store("vanish")
+    assert JOB.plan is not None
+    head, found = parts.encode(replace(JOB.plan, state="finished", replicas=()))
+    for key, value in found.items():
+        there.put(KEYS.prefix + key, value)
+    there.put(KEYS.head, head)
+    assert drain(there, KEYS, "a0", 7.0) == 0
+    assert "a0 has left" in capsys.readouterr().out
+
+
 def test_who_stays_beyond_the_deadline_makes_the_command_fail(capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(drain_command, "GRACE", 0.0)
     assert drain(store("stay"), KEYS, "a0", 0.01) == 1
@@ -107,7 +125,7 @@ def test_a_wrong_order_is_refused_before_anybody_is_asked(arguments: list[str], 
 
 
 def test_names_are_asked_for_one_process() -> None:
-    there = store("leave")
+    there = store("die")
     drain(there, KEYS, "a1", 1.0)
     entry = there.get(KEYS.drain("a1"))
     assert entry is not None
