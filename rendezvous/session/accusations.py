@@ -77,12 +77,16 @@ class Responder(Background):
 
 @dataclass(frozen=True)
 class _Question:
-    """One accusation that this agent makes or follows up; `entry` and `chance` None: it has not been made yet."""
+    """One accusation that this agent makes or follows up; `entry` None: it has not been made yet.
+
+    `asked`: the generation as of which `entry` was made; since then another generation may have given reason to ask.
+    """
 
     accusation: Accusation
     chance: Chance
     entry: Entry | None = None
     own: bool = False
+    asked: int = 0
 
 
 class Accuser(Background):
@@ -121,16 +125,17 @@ class Accuser(Background):
             asked = self._questions.get(agent)
             if agent in ("", self._agent_id) or generation < self._generation:
                 return
-            if asked is None or asked.accusation.generation < generation:
-                accusation = Accusation(agent, self._agent_id, generation, reason)
+            accusation = Accusation(agent, self._agent_id, generation, reason)
+            if asked is None:
                 self._questions[agent] = _Question(accusation, Chance(now, now))
                 self._condition.notify_all()
+            elif asked.accusation.generation < generation:
+                self._questions[agent] = replace(asked, accusation=accusation)
 
     def newest(self, generation: int) -> None:
-        """Tell of the newest generation: accusations of older ones are dropped."""
+        """Tell of the newest generation: who is asked already is asked on, as the newest plan may count on it, too."""
         with self._condition:
             self._generation = max(self._generation, generation)
-            self._condition.notify_all()
 
     def _run(self) -> None:
         while (question := self._next()) is not None:
@@ -141,7 +146,7 @@ class Accuser(Background):
                 logger.debug("cannot find out whether %s lives, trying on: %s", question.accusation.agent, error)
                 if isinstance(error, StoreUnavailable):
                     self._doubt()
-                following = None if self._is_over(question) else self._later(question)
+                following = self._later(question)
             except Exception:
                 logger.exception("%s cannot be asked whether it lives", question.accusation.agent)
                 following = None
@@ -151,18 +156,12 @@ class Accuser(Background):
         """Wait for the question that is due; None when closed."""
         with self._condition:
             while not self._closed:
-                question = min(self._questions.values(), key=self._due, default=None)
-                wait = None if question is None else self._due(question) - time.monotonic()
+                question = min(self._questions.values(), key=lambda question: question.chance.due, default=None)
+                wait = None if question is None else question.chance.due - time.monotonic()
                 if question is not None and wait is not None and wait <= 0:
                     return question
                 self._condition.wait(wait)
             return None
-
-    def _due(self, question: _Question) -> float:
-        return 0.0 if self._is_over(question) else question.chance.due
-
-    def _is_over(self, question: _Question) -> bool:
-        return question.accusation.generation < self._generation
 
     def _later(self, question: _Question) -> _Question:
         return replace(question, chance=replace(question.chance, due=time.monotonic() + self._retry))
@@ -179,7 +178,7 @@ class Accuser(Background):
 
     def _follow(self, question: _Question) -> _Question | None:
         """Take the next step; return how to go on, or None when there is nothing more to do."""
-        if self._is_over(question):
+        if question.accusation.generation < self._generation and self._has_left(question.accusation.agent):
             self._withdraw(question)
             return None
         if question.entry is None:
@@ -188,7 +187,9 @@ class Accuser(Background):
         entry = self._store.get(question.entry.key, timeout=self._timeout)
         if entry is None or entry.create_revision != question.entry.create_revision:
             logger.info("%s lives: it has answered", question.accusation.agent)
-            return None
+            if question.accusation.generation == question.asked:
+                return None
+            return replace(question, entry=None, chance=Chance(looked, looked))
         returned = time.monotonic()
         chance = weigh(question.chance, looked, returned, self._calms(returned), self._answer)
         if not chance.unanswered:
@@ -218,7 +219,7 @@ class Accuser(Background):
         if returned - now > self._answer:
             self._doubt()
         chance = begin(max(returned, self._calms(returned)), self._answer)
-        return replace(question, entry=entry, chance=chance, own=made.succeeded)
+        return replace(question, entry=entry, chance=chance, own=made.succeeded, asked=question.accusation.generation)
 
     def _mark(self, accusation: Accusation, entry: Entry) -> bool:
         """Say that the accusation has not been answered; False if somebody wrote it since `entry`."""
@@ -249,8 +250,11 @@ class Accuser(Background):
             logger.warning("agent %s leads the job and does not answer: its lease is revoked", agent)
             self._store.revoke(Lease(leader.lease, 0), timeout=self._timeout)
 
+    def _has_left(self, agent: str) -> bool:
+        """Whether the agent has ended in order, or its lease has: then nobody waits for the answer any more."""
+        return self._store.get(self._keys.agent(agent), timeout=self._timeout) is None
+
     def _withdraw(self, question: _Question) -> None:
-        """A newer plan has come: nobody waits for the answer any more."""
         if question.entry is not None and question.own:
             guard = Compare.mod_revision(question.entry.key, question.entry.mod_revision)
             self._store.transaction([guard], [Delete(question.entry.key)], timeout=self._timeout)

@@ -166,8 +166,8 @@ class Session:
         """Ask whether `agent` lives, of whose workers a member lost sight in `generation`; `reason` is for people.
 
         If it does not answer in time its accusation is marked as unanswered, on which the leader acts; if it is the
-        leader its lease is revoked.  Dropped when a newer plan comes.  While it is asked already, nothing is done; this
-        agent itself is never asked.
+        leader its lease is revoked.  Dropped when a newer plan has come and the agent has left.  This agent itself is
+        never asked.
         """
         self._accuser.accuse(agent, generation, reason)
 

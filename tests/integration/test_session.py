@@ -510,13 +510,44 @@ def test_nobody_accuses_himself_or_in_a_generation_that_is_over(world: World, wa
     assert accusation_of(world, "ghost") is None
 
 
-def test_a_newer_plan_takes_an_accusation_back(world: World, wait_until: Callable[..., None]) -> None:
+def test_a_newer_plan_takes_an_accusation_back_if_the_agent_has_left(
+    world: World, wait_until: Callable[..., None]
+) -> None:
     agent = world.agent(leads=False)
     agent.wait_for(LeaseGranted)
     agent.session.accuse("ghost", 1, "its connections closed")
     wait_until(lambda: accusation_of(world, "ghost"))
     publish(world, agent, 2)
     wait_until(lambda: accusation_of(world, "ghost") is None)
+
+
+def test_who_is_silent_is_asked_on_through_newer_plans(world: World, wait_until: Callable[..., None]) -> None:
+    """Two hosts die at once: the plan without the first one still counts on the second, and must not begin anew."""
+    agent = world.agent(leads=False)
+    agent.wait_for(LeaseGranted)
+    lease = world.store.grant(60)
+    dead = encode_agent(AgentRecord("dead", "host", 1, "127.0.0.1:1", "node"))
+    world.store.put(world.keys.agent("dead"), dead, lease=lease)
+    agent.session.accuse("dead", 1, "its connections closed")
+    wait_until(lambda: accusation_of(world, "dead"))
+    publish(world, agent, 2)
+    seen(agent, 2)
+    agent.session.accuse("dead", 2, "nobody is there")
+    wait_until(lambda: (found := accusation_of(world, "dead")) is not None and found.unanswered)
+    assert accusation_of(world, "dead") == Accusation("dead", "agent-0", 2, "nobody is there", True)
+    world.store.revoke(lease)
+
+
+def test_who_answers_is_asked_again_if_a_newer_generation_gives_reason_to(
+    world: World, wait_until: Callable[..., None]
+) -> None:
+    agent = world.agent(leads=False)
+    agent.wait_for(LeaseGranted)
+    agent.session.accuse("slow", 1, "its connections closed")
+    wait_until(lambda: accusation_of(world, "slow"))
+    agent.session.accuse("slow", 2, "and again")
+    world.store.delete(world.keys.accusation("slow"))  # its answer, to what stood there
+    wait_until(lambda: (found := accusation_of(world, "slow")) is not None and found.generation == 2)
 
 
 def test_an_accusation_whose_maker_is_gone_is_followed_up_by_the_next(
