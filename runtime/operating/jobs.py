@@ -1,4 +1,4 @@
-"""`reknit jobs`: what lives in this etcd, and what has ended of which something is left."""
+"""`reknit jobs`: what lives in this etcd, what has ended of which something is left, and how to get rid of that."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from reknit.rendezvous.codec import decode_spec
+from reknit.rendezvous.errors import ReknitError
 from reknit.rendezvous.history import decode_record
 from reknit.rendezvous.jobs import jobs_in
 from reknit.rendezvous.keys import Keys
 from reknit.rendezvous.parts import decode_head
 from reknit.rendezvous.records import FINISHED, LOST, WAITING
 from reknit.rendezvous.rejected import Rejected
-from reknit.rendezvous.store.protocol import Store
+from reknit.rendezvous.store.protocol import Compare, Delete, Store
+from reknit.rendezvous.view import some
 from reknit.runtime.config import EtcdAccess
 from reknit.runtime.operating.opening import connected
 from reknit.runtime.operating.status_table import moment
@@ -25,6 +27,10 @@ log = logging.getLogger("reknit.jobs")
 
 NAME = 20  # characters of a job's name for which the lines have 80 columns
 ABSENT = "absent"  # something is left of it, but no agent is there
+
+
+class JobsError(ReknitError):
+    """A job cannot be forgotten."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +53,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "when it was published, and how many agents are there.  Jobs that have ended are shown for a day."
     )
     parser.add_argument("--etcd", required=True, metavar="H:P,H:P", help="endpoints of the etcd")
+    parser.add_argument(
+        "--forget",
+        metavar="ID",
+        help="delete all that is left of a job without agents: its size and axes, its newest plan and its history "
+        "(its checkpoints stay); a job that was killed whole leaves them, and a next one of that name takes them over",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a line, for programs")
 
 
 def run(arguments: argparse.Namespace, access: EtcdAccess) -> int:
     """Check the options, show.  Returns the exit code; raises ReknitError, ConfigError among them."""
     with connected(arguments, access) as store:
+        if arguments.forget is not None:
+            print(forget(store, Keys(arguments.forget)))
+            return 0
         found = look(store)
     if arguments.json:
         for line in found:
@@ -62,6 +77,18 @@ def run(arguments: argparse.Namespace, access: EtcdAccess) -> int:
     else:
         print("no job lives in this etcd")
     return 0
+
+
+def forget(store: Store, keys: Keys) -> str:
+    """Delete all that the store holds of a job; return what was done.  Raises JobsError if an agent of it is there."""
+    if keys.job not in jobs_in(store):
+        raise JobsError(f"there is no job {keys.job} in this etcd: `reknit jobs` shows those that are")
+    agents = [entry.key.removeprefix(keys.agents) for entry in store.list(keys.agents).entries]
+    done = not agents and store.transaction([Compare.absent(keys.leader)], [Delete(keys.prefix, prefix=True)]).succeeded
+    if not done:
+        who = f"agents of it are there ({some(agents)})" if agents else "an agent of it has just come"
+        raise JobsError(f"job {keys.job} is not forgotten, as {who}: stop them first, as by `reknit drain HOST`")
+    return f"all that was left of job {keys.job} is deleted; the next one of that name begins as a new job"
 
 
 def look(store: Store) -> list[JobLine]:

@@ -12,11 +12,12 @@ from tests.unit.leaders_desk import ALL, KEYS, Desk, member
 
 from reknit.rendezvous.accusation import AgentRecord, encode_agent
 from reknit.rendezvous.history import HistoryRecord, encode_record
+from reknit.rendezvous.jobs import jobs_in
 from reknit.rendezvous.keys import Keys
 from reknit.rendezvous.records import Axes, Spec
 from reknit.rendezvous.store.memory import MemoryStore
 from reknit.runtime.operating.events import HEADER, EventsError, Printer, follow, lines, show
-from reknit.runtime.operating.jobs import JobLine, look, render
+from reknit.runtime.operating.jobs import JobLine, JobsError, forget, look, render
 
 AT = 1764540000.0
 FIRST = HistoryRecord(1, AT, "w0, w1, w2 joined", "running", "begin", 3, 3, 0)
@@ -156,3 +157,24 @@ def test_two_jobs_in_one_store_do_not_see_each_other() -> None:
     assert store.list(other.prefix).entries == before, "its end is not the other's"
     assert {line.job: line.state for line in look(store)} == {"job": "finished", "job2": "absent"}
     assert {KEYS.spec, KEYS.head} <= {entry.key for entry in store.list(KEYS.prefix).entries}
+
+
+def test_what_is_left_of_a_job_is_deleted_and_nothing_of_another_or_of_one_whose_agents_are_there() -> None:
+    store = MemoryStore()
+    for keys in (KEYS, Keys("job2")):
+        store.put(keys.history(1), encode_record(FIRST))
+        store.put(keys.head, b"whatever")
+    record = encode_agent(AgentRecord("its-agent", "its-host", 1, "127.0.0.1:1", "node"))
+    store.put(KEYS.agent("its-agent"), record)
+    with pytest.raises(JobsError, match=r"job is not forgotten, as agents of it are there \(its-agent\)"):
+        forget(store, KEYS)
+    store.delete(KEYS.agent("its-agent"))
+    store.put(KEYS.leader, b"one that has just come")
+    with pytest.raises(JobsError, match="has just come"):
+        forget(store, KEYS)
+    store.delete(KEYS.leader)
+    assert forget(store, KEYS).startswith("all that was left of job job is deleted")
+    assert jobs_in(store) == ["job2"]
+    assert len(store.list(Keys("job2").prefix).entries) == 2
+    with pytest.raises(JobsError, match="there is no job job"):
+        forget(store, KEYS)
