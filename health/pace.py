@@ -15,6 +15,7 @@ from collections import deque
 from typing import NamedTuple
 
 KEPT = 20  # own steps, of which the median is told
+ENOUGH = 16  # more ranks than so many tell what is usual in a group, however large
 EVERY = 4  # steps: in the others there is no time to spend on this
 
 
@@ -89,6 +90,9 @@ class Pace:
         return sorted(self._own)[(len(self._own) - 1) // 2]
 
     def _median(self) -> float | None:
-        """Of two the lower one: else nobody of two could be slower than twice the median."""
+        """Of two the lower one: else nobody of two could be slower than twice the median.
+
+        Of hundreds, one after the other tells its time: a few tens say well enough what is usual.
+        """
         count = len(self._sorted)
-        return self._sorted[(count - 1) // 2][0] if 2 * count > self._size else None
+        return self._sorted[(count - 1) // 2][0] if 2 * count > min(self._size, 2 * ENOUGH) else None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reknit.health.pace import EVERY, KEPT, Pace
+from reknit.health.pace import ENOUGH, EVERY, KEPT, Pace
 from reknit.runtime.recovery.ballot import Ballot, decode, encode
 
 
@@ -82,6 +82,13 @@ def test_nothing_is_said_before_half_of_the_group_is_known() -> None:
     vote(paces, [0.1] * 5, 0)
     assert paces[3].own is None
     assert paces[3].slowest is None
+
+
+def test_in_a_group_of_hundreds_a_straggler_is_known_long_before_each_rank_has_told_its_time() -> None:
+    paces, seconds = group(256), [0.01] * 255 + [0.05]
+    for step in range(1, 2 * EVERY * (ENOUGH + 2)):
+        vote(paces, seconds, step)
+    assert known(paces[0]) == (255, pytest.approx(5.0, rel=0.01))
 
 
 def test_another_group_knows_others_but_what_this_rank_needs_stays() -> None:
