@@ -9,10 +9,10 @@ import socket
 import time
 from collections.abc import Iterable, Sequence
 
-from reknit.rendezvous.draining import DrainOrder, decode_order, encode_order, last_holders, whom
+from reknit.rendezvous.draining import REPLICA, DrainOrder, decode_order, encode_order, last_holders, whom
 from reknit.rendezvous.errors import RecordError, ReknitError, StoreUnavailable
 from reknit.rendezvous.keys import Keys
-from reknit.rendezvous.records import FINISHED, Member, Name
+from reknit.rendezvous.records import FINISHED, Member, Name, Plan
 from reknit.rendezvous.rejected import Rejected
 from reknit.rendezvous.store.protocol import Store
 from reknit.rendezvous.whole_job import JobRecords
@@ -64,7 +64,7 @@ def drain(store: Store, keys: Keys, target: str, seconds: float) -> int:
         print(f"{target} has no workers: there is nothing to drain", flush=True)
         return 0
     if not names:
-        raise DrainError(f"job {keys.job} has no {target}: {_who_is_there(members)}")
+        raise DrainError(f"job {keys.job} has no {target}: {_who_is_there(target, plan, members)}")
     lease = store.grant(seconds + KEPT)
     by = f"reknit drain, process {os.getpid()} on {socket.gethostname()}"
     for name in names:
@@ -114,7 +114,10 @@ def _is_lost(records: JobRecords, store: Store, name: Name, member: Member | Non
     return plan is None or plan.state != FINISHED
 
 
-def _who_is_there(members: Sequence[Member]) -> str:
+def _who_is_there(target: str, plan: Plan | None, members: Sequence[Member]) -> str:
+    if target.startswith(REPLICA):
+        slots = [] if plan is None else [f"{REPLICA}{replica.slot}" for replica in plan.replicas]
+        return f"its replicas are {_some(slots)}" if slots else "no replica of it stands"
     living = [member for member in members if not member.dead]
     if not living:
         return "no worker of it is there"

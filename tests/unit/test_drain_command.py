@@ -106,6 +106,8 @@ def test_who_is_not_there_is_said_with_who_is() -> None:
         DrainError, match=r"has no b7: its workers are a0, a1, b0, b1, its hosts and agents agent, host"
     ):
         drain(store("stay"), KEYS, "b7", 1.0)
+    with pytest.raises(DrainError, match=r"has no replica/7: its replicas are replica/0, replica/1"):
+        drain(store("stay"), KEYS, "replica/7", 1.0)
     with pytest.raises(ReknitError, match="no worker of it is there"):
         drain(MemoryStore(), KEYS, "b7", 1.0)
 
