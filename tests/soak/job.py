@@ -18,7 +18,7 @@ from tests.soak.nodes import JOB, NODES, Node
 HANG_SECONDS, STEP_MS = 3.0, 50.0
 CHECKPOINT_EVERY = 40  # steps
 KINDS = ("kill", "stop", "node")
-EVERY_SECONDS = 6.0
+EVERY_SECONDS = 5.0
 STRENGTH_SECONDS = 120.0  # a fresh node imports torch first, on a machine that may be busy
 
 

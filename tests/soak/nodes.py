@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.faults import invariants
 from tests.faults.harness import TRAIN_PIPE, Event, JobRun
+
+from reknit.runtime.recovery.recovery import RETIRED
 
 NODES, PIPE, JOB = 3, 2, "soak"
 
@@ -70,25 +73,33 @@ class Node:
     def processes(self) -> dict[int, str]:
         """Its present agent and its workers that have groups: what each is, so that like is compared with like.
 
-        An agent holds more when it leads, and more for each worker; a worker holds more the more replicas there are.
+        An agent holds more when it leads, and more for each worker; a worker holds more the more replicas there are, and
+        the farewells of the last few generations that it has left.
         """
         if not self.lives or self.run.returncode() is not None:
             return {}
         attached: dict[str, int] = {}
         replicas: dict[str, int] = {}
+        entered: Counter[str] = Counter()
         for event in invariants.of(self.run.events, "attached", "worker_died", "reinit_done"):
             worker = event["worker"]
             if event["event"] == "attached":
                 attached[worker] = event["pid"]
             elif event["event"] == "reinit_done":
                 replicas[worker] = event["replicas"]
+                entered[worker] += 1
             else:
                 replicas.pop(worker, None)
                 attached.pop(worker, None)
+                del entered[worker]
         said = self.run.output()
         leads = said.rfind("leads the job (revision") > said.rfind("no longer leads")
         agent = f"{'leader' if leads else 'agent'} of {len(attached)}"
-        workers = {attached[name]: f"worker in {count}" for name, count in replicas.items() if name in attached}
+        workers = {
+            attached[name]: f"worker in {count} after {min(entered[name] - 1, RETIRED)}"
+            for name, count in replicas.items()
+            if name in attached
+        }
         return {self.run.pid: agent, **workers}
 
     def poll(self) -> Iterator[Event]:
