@@ -73,8 +73,8 @@ class Node:
     def processes(self) -> dict[int, str]:
         """Its present agent and its workers that have groups: what each is, so that like is compared with like.
 
-        An agent holds more when it leads, and more for each worker; a worker holds more the more replicas there are, and
-        the farewells of the last few generations that it has left.
+        An agent holds more when it leads, and more for each worker; a worker for each replica, and for
+        each of the last few generations that it has left.
         """
         if not self.lives or self.run.returncode() is not None:
             return {}
