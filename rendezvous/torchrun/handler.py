@@ -1,15 +1,18 @@
 """torch's dynamic rendezvous, with what a host's death, an outage of etcd and clocks that differ need beside it.
 
 It builds on the parts of `DynamicRendezvousHandler`, some of which torch calls private; each is named here, and in no
-other module: `_sanitize`, `_mark_rendezvous_complete`, and the two attributes that keep a store across rounds.
+other module: `_sanitize`, `_mark_rendezvous_complete`, `_wrap_store`, and the two attributes that keep a
+store across rounds.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+import uuid
 from datetime import datetime, timedelta, timezone
 
+import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousInfo
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     DynamicRendezvousHandler,
@@ -29,6 +32,7 @@ _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 3.0  # for the store, while an agent only watches its workers: whose deaths it would notice later
 _RANKS = "reknit_ranks"  # the newest round's ranks, carried along in torch's state
+_ROUND = "reknit_round"  # beside it: a word that no other round of any job has
 
 
 class Handler(DynamicRendezvousHandler):
@@ -62,6 +66,15 @@ class Handler(DynamicRendezvousHandler):
             return super().next_rendezvous()
         finally:
             self._backend.patience = POLL_SECONDS
+
+    def _wrap_store(self, store: dist.Store) -> dist.Store:
+        """The round's own part of `store`.
+
+        torch's prefix has only the number of the round.  The state of a job that has ended vanishes long before what
+        its agents wrote, and a new job under its id begins at round 0 again: it would read the old one's.
+        """
+        word = getattr(self._state_holder.state, _ROUND, "")
+        return dist.PrefixStore(word, super()._wrap_store(store))
 
     def num_nodes_waiting(self) -> int:
         """See base class.  While the store is away the membership stands still, and the workers go on."""
@@ -104,10 +117,11 @@ class _StateHolder(_BackendRendezvousStateHolder):
 
 
 class _Executor(_DistributedRendezvousOpExecutor):
-    """Lets hosts that stay keep their ranks."""
+    """Lets hosts that stay keep their ranks, and names the round."""
 
     def _mark_rendezvous_complete(self) -> None:
         super()._mark_rendezvous_complete()
         state = self._state
         state.participants = steady_ranks(sorted(state.participants), getattr(state, _RANKS, {}))
         setattr(state, _RANKS, dict(state.participants))
+        setattr(state, _ROUND, uuid.uuid4().hex)

@@ -7,16 +7,19 @@ import pickle
 from collections.abc import MutableMapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
 import torch.distributed as dist
+import torch.distributed.elastic.rendezvous.dynamic_rendezvous as dynamic_rendezvous
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.elastic.rendezvous import (
     RendezvousConnectionError,
     RendezvousParameters,
     RendezvousStateError,
+    RendezvousStoreInfo,
     rendezvous_handler_registry,
 )
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
@@ -394,6 +397,27 @@ class TestHandler:
         handler._stop_heartbeats()
         assert len(set(ports)) == 3
         assert handler.use_agent_store
+
+    def test_a_job_reads_nothing_of_an_earlier_one_of_its_id(
+        self, store: DoubtfulStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dynamic_rendezvous, "_delay", lambda seconds: None)
+        settings = RendezvousSettings("run", 1, 1, RendezvousTimeout(), timedelta(seconds=5), 3)
+        below = AgentStore(store, "/run/", clock, clock.sleep)  # torch does not keep what is below its prefix alive
+        monkeypatch.setattr(RendezvousStoreInfo, "build", lambda rank, store, **_: store.check(["MASTER_ADDR"]))
+        monkeypatch.setattr(Handler, "_create_tcp_store_server", lambda *_: SimpleNamespace(port=1))
+        for process in (1, 2):
+            node = _NodeDesc("127.0.0.1", process, 0)
+            handler = Handler(node, settings, backend(store, clock), below, store, 60.0)
+            found = handler.next_rendezvous()
+            handler._stop_heartbeats()
+            assert handler._state_holder.state.round == 0
+            assert found.bootstrap_store_info is False  # nobody has written it before rank 0 does
+            assert not found.store.check(["MASTER_ADDR"])
+            found.store.set("MASTER_ADDR", "here")
+            assert found.store.check(["MASTER_ADDR"])
+            clock.now += TTL + 10.0
+            assert store.get(KEY) is None  # while what the agents wrote is still there
 
 
 class TestMaking:
