@@ -96,21 +96,32 @@ class Operation(dist.Work):
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the result.  It completes if the group breaks, too: see this module."""
         result: torch.futures.Future[Any] = torch.futures.Future()
-        left = len(self._works)
-        if not left:
-            result.set_result(self._result)
-        if self._failure is not None:
-            self._present.pass_over(self._failure)
+        left, unheard = len(self._works), list[Interrupted]()  # failures that nobody would raise later
+
+        def note(error: Interrupted) -> None:
+            if not self._present.pass_over(error):
+                unheard.append(error.renewed())
+
+        def complete() -> None:
+            if unheard:
+                result.set_exception(unheard[0])
+            else:
+                result.set_result(self._result)
 
         def one_is_over(one: torch.futures.Future[Any]) -> None:
             nonlocal left
             try:
                 one.value()
             except Interrupted as error:
-                self._present.pass_over(error)
+                note(error)
             left -= 1
             if left == 0:
-                result.set_result(self._result)
+                complete()
+
+        if self._failure is not None:
+            note(self._failure)
+        if not left:
+            complete()
 
         for work in self._works:
             work.future().add_done_callback(one_is_over)

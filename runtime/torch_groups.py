@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.distributed.device_mesh import DeviceMesh
 
+from reknit.rendezvous.errors import LayoutError
 from reknit.rendezvous.layout import Layout, job_layout, seen_from
 from reknit.runtime.attempt import AttemptError
 from reknit.runtime.communicator.collectives import Collectives
@@ -116,9 +117,9 @@ class TorchGroups:
         return self._get("ends", lambda groups: Paired(_data_of(groups), job.recovery.connect_ends(groups)))
 
     def mesh(self, axis: str) -> DeviceMesh:
-        """Over the workers along `pipe` or `model` within the replica: the same object ever after."""
+        """Over the workers along `pipe` or `model` within the replica: the same object ever after.  LayoutError."""
+        _check_within(axis)
         if axis not in self._meshes:
-            stand_in(self._job._coordinate_index, self._job.pipeline_size * self._job.model_size)
             group: Any = self._get(axis, lambda groups: _along(groups, axis))
             self._meshes[axis] = DeviceMesh.from_group(group, self._job.device.type, mesh_dim_names=(axis,))
         return self._meshes[axis]
@@ -160,6 +161,7 @@ class TorchGroups:
             if groups is not None:
                 self.renew(groups)
             else:
+                stand_in(own, layout.world_size)  # device meshes and DistributedDataParallel ask torch's default group
                 register(self._made[kind][0], {rank: place for place, rank in enumerate(members)})
         return self._made[kind][0]
 
@@ -191,7 +193,11 @@ class Grouped(Whereabouts):
         return self.torch_groups.ends
 
     def replica_group(self, axis: str) -> Any:
-        """The process group along `pipe` or `model` within the replica.  It lives as long as the formation."""
+        """The process group along `pipe` or `model` within the replica.  It lives as long as the formation.
+
+        Waits, if need be, until this worker is in a generation.  Raises LayoutError for another axis.
+        """
+        _check_within(axis)
         self._present()
         formation = self.recovery.formation
         assert formation is not None
@@ -204,6 +210,7 @@ class Grouped(Whereabouts):
         can be sent then: every worker makes the whole model alike (by one seed) and keeps its part, for which torch's
         functions have `src_data_rank=None`.  In an attempt its operations act on the present formation; one that a
         change of members ends raises Interrupted, but in a backward pass, where the attempt's `commit` raises it.
+        Raises LayoutError for another axis.
         """
         return self.torch_groups.mesh(axis)
 
@@ -220,6 +227,15 @@ class Grouped(Whereabouts):
             if groups.urgent or groups.data.broken or self.recovery.known > groups.generation:
                 self.recovery.leave(Interrupted("the script reinits", group=groups.data.name, rank=groups.data_rank))
         self._present()
+
+
+def _check_within(axis: str) -> None:
+    """LayoutError for an axis that does not lie within the replica."""
+    if axis not in WITHIN:
+        raise LayoutError(
+            f"{axis!r} is no axis within a replica, as {' and '.join(WITHIN)} are: for the group across the replicas "
+            "take job.data_group or job.io_group"
+        )
 
 
 def _data_of(groups: Groups) -> Collectives:

@@ -11,15 +11,17 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+from reknit.rendezvous.errors import LayoutError
 from reknit.rendezvous.records import Coordinate
 from reknit.runtime.communicator.communicator import Communicator
 from reknit.runtime.elastic_group import ElasticGroup, Operation
 from reknit.runtime.errors import Interrupted
 from reknit.runtime.recovery.groups import Groups
 from reknit.runtime.recovery.state import State
-from reknit.runtime.torch_groups import TorchGroups
+from reknit.runtime.torch_groups import Grouped, TorchGroups
 from reknit.runtime.trained import SelfReduced, Trained
 
 
@@ -69,6 +71,25 @@ def test_alone_before_the_first_generation_and_refused_between_two() -> None:
         reduced(group)
     job.enter(groups)
     assert (groups.data is group, reduced(group)) == (True, 1.0)
+
+
+@pytest.mark.parametrize("axis", ["data", "ends", "tensor"])
+def test_an_axis_that_is_none_within_a_replica_is_refused_before_it_takes_the_data_groups_place(axis: str) -> None:
+    job = Job()
+    groups = job.groups()
+    with pytest.raises(LayoutError, match=r"job\.data_group"):
+        groups.mesh(axis)
+    with pytest.raises(LayoutError, match=r"job\.data_group"):
+        Grouped.replica_group(cast(Any, job), axis)
+    assert type(groups.data) is ElasticGroup
+
+
+def test_before_the_first_generation_torch_has_a_default_group_that_device_meshes_can_ask() -> None:
+    dist.destroy_process_group()  # the tests' own
+    job = Job(pipe=2)
+    job.coordinate, job._coordinate_index = Coordinate(1, 0), 1
+    mesh = DeviceMesh.from_group(job.groups().data, "cpu")
+    assert (mesh.size(), dist.get_world_size(), dist.get_rank()) == (1, 2, 1)
 
 
 def test_the_ends_of_one_stage_are_the_data_group_and_inner_stages_have_none() -> None:
@@ -131,6 +152,15 @@ def test_a_future_that_was_completed_in_vain_is_told_likewise() -> None:
     assert group.allreduce(tensors).get_future().wait() == tensors
     with pytest.raises(Interrupted, match="somebody died"):
         groups.check()
+
+
+def test_outside_of_an_attempt_a_future_fails_as_nobody_would_raise_it_later() -> None:
+    job = Job()
+    groups = job.groups()
+    group, communicator = groups.data, job.enter(groups)
+    communicator.interrupt("somebody died")
+    with pytest.raises(Interrupted, match="somebody died"):
+        group.allreduce([torch.ones(1)]).get_future().wait()
 
 
 def test_outside_of_an_attempt_it_is_raised_at_once() -> None:
