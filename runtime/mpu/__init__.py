@@ -29,6 +29,7 @@ GPT-NeoX with DeepSpeed's topologies.
 | 3 `get_fp32_allreduce()` | the same | What was given, for a topology of one model rank, too. |
 | 2, 3 `destroy_model_parallel()` | the same | Closes the groups (a job's own stay). Idempotent. |
 | DeepSpeed `ProcessTopology`, `Pipe[Model]DataParallelTopology` | the same | Every error is a LayoutError. |
+| DeepSpeed's shape for a world of which nothing is said | `default_topology(world_size)` | |
 | DeepSpeed `PipelineParallelGrid(topology)` | `PipelineParallelGrid(rank, world_size, topology)` | Pure: it makes no groups. |
 
 In an elastic job torch's default group is the replica, so `dist.get_rank()` is the rank within it and `job.rank` the

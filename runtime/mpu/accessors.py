@@ -251,13 +251,13 @@ set_tensor_model_parallel_world_size = set_model_parallel_world_size
 
 
 def _position(axis: str) -> int:
-    found = backing(f"{axis} parallel rank")
-    _check_axis(found.layout, axis)
-    return found.layout.position(found.rank, axis)
+    layout, own = backing(f"{axis} parallel rank").seen_along(axis)
+    _check_axis(layout, axis)
+    return layout.position(own, axis)
 
 
 def _size(axis: str) -> int:
-    layout = backing(f"{axis} parallel world size").layout
+    layout, _ = backing(f"{axis} parallel world size").seen_along(axis)
     _check_axis(layout, axis)
     return layout.size(axis)
 

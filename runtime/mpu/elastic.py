@@ -72,6 +72,17 @@ class ElasticJob:
         """This worker's rank in it."""
         return self.layout.rank(data=self.job.replica, **self.job.coordinate._asdict())
 
+    def seen_along(self, axis: str) -> tuple[Layout, int]:
+        """See `Backing`.  What lies within the replica is known before there is any other, so nothing waits for that.
+
+        A script asks as it builds its model: an entry then would have it healed before anything is registered.
+        """
+        if axis == "data":
+            return self.layout, self.rank
+        job = self.job
+        replica = job_layout(1, job.pipeline_size, job.model_size)
+        return replica, replica.rank(data=0, **job.coordinate._asdict())
+
     def group(self, axis: str) -> Any:
         """See `Backing`."""
         if axis == "data":
@@ -83,6 +94,9 @@ class ElasticJob:
 
     def source_rank(self, axis: str) -> int:
         """See `Backing`: within a job torch counts from this worker's replica on."""
+        if axis != "data":
+            layout, own = self.seen_along(axis)
+            return layout.source_rank(own, axis)
         layout = self.layout
         return seen_from(layout, layout.source_rank(self.rank, axis), self.job.replica)
 

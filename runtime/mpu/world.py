@@ -36,6 +36,9 @@ class Backing(Protocol):
     def rank(self) -> int:
         """This process's rank in `layout`."""
 
+    def seen_along(self, axis: str) -> tuple[Layout, int]:
+        """A numbering that holds all of this process's group along an axis, and its own rank in that."""
+
     def group(self, axis: str) -> Any:
         """The process group along an axis, or `io`; NON_MEMBER for one that this process is not in."""
 
@@ -67,8 +70,11 @@ class StaticWorld:
         except BaseException:
             self.close()
             raise
-        if "io" not in self._groups:
-            self._groups["io"] = self._groups["data"]
+        self._share()
+
+    def seen_along(self, axis: str) -> tuple[Layout, int]:
+        """See `Backing`."""
+        return self.layout, self.rank
 
     def group(self, axis: str) -> Any:
         """See `Backing`.  NotInitialized for an axis that the shape has not."""
@@ -84,20 +90,25 @@ class StaticWorld:
 
     def rebuild(self, axis: str, backend: str) -> None:
         """Make the groups of one axis anew, on every rank; the old ones are closed first, the others left alone."""
-        old = self._groups.pop(axis, NON_MEMBER)
-        shared = [kind for kind, group in self._groups.items() if group is old]
+        old = self._groups.get(axis, NON_MEMBER)
         if old is not NON_MEMBER:
+            for kind in [kind for kind, group in self._groups.items() if group is old]:
+                del self._groups[kind]
             self._made.remove(old)
             _destroy(old)
         self._make(axis, self.layout.groups(axis), backend)
-        for kind in shared:
-            self._groups[kind] = self._groups[axis]
+        self._share()
 
     def close(self) -> None:
         """See `Backing`."""
         while self._made:
             _destroy(self._made.pop())
         self._groups.clear()
+
+    def _share(self) -> None:
+        """Without stages of its own the IO group is the data group."""
+        if "pipe" not in self.layout.names or self.layout.size("pipe") == 1:
+            self._groups["io"] = self._groups["data"]
 
     def _make(self, kind: str, groups: tuple[Group, ...], backend: str | None) -> None:
         own: Any = NON_MEMBER

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,8 @@ from reknit.rendezvous.records import Coordinate
 from reknit.runtime import mpu
 from reknit.runtime.errors import BackendRefused
 from reknit.runtime.mpu import elastic
+from reknit.runtime.mpu.accessors import backing
+from reknit.runtime.mpu.world import StaticWorld
 
 
 @pytest.fixture
@@ -39,23 +42,37 @@ def leave() -> None:
 
 
 class Job:
-    """Replica 1 of three, pipe 2 x model 2; this worker is at (1, 0).  `members` may change."""
+    """Replica 1 of three, pipe 2 x model 2; this worker is at (1, 0).  `members` may change.
+
+    `entered` False: as the script builds its model; who asks for the data axis then would have to wait.
+    """
 
     pipeline_size, model_size = 2, 2
     coordinate = Coordinate(1, 0)
 
     def __init__(self) -> None:
-        self.replica, self.replicas = 1, 3
+        self.entered = True
+        self.members = (1, 3)
         self.data_group: Any = object()
         self.io_group: Any = object()
         self.reinits = 0
+
+    @property
+    def replica(self) -> int:
+        assert self.entered, "this would wait for a generation"
+        return self.members[0]
+
+    @property
+    def replicas(self) -> int:
+        assert self.entered, "this would wait for a generation"
+        return self.members[1]
 
     def replica_group(self, axis: str) -> Any:
         return f"the {axis} group"
 
     def reinit(self) -> None:
         self.reinits += 1
-        self.replica, self.replicas = 0, 2
+        self.members = (0, 2)
 
 
 @pytest.fixture
@@ -95,6 +112,28 @@ def test_groups_that_cannot_all_be_made_are_all_given_up(monkeypatch: pytest.Mon
     monkeypatch.undo()
     mpu.initialize_model_parallel(2)
     assert mpu.get_model_parallel_world_size() == 2
+
+
+@pytest.mark.usefixtures("world")
+def test_a_rebuild_that_fails_leaves_no_closed_group_behind_and_can_be_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mpu.initialize_model_parallel(1)
+    world = backing("the world")
+    assert isinstance(world, StaticWorld)
+    with monkeypatch.context() as patch:
+        patch.setattr(dist, "new_group", _refuse)
+        with pytest.raises(RuntimeError, match="no more"):
+            world.rebuild("data", "gloo")
+    for axis in ("data", "io"):
+        with pytest.raises(mpu.NotInitialized):
+            world.group(axis)
+    world.rebuild("data", "fake")
+    assert world.group("io") is world.group("data")
+
+
+def _refuse(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("no more")
 
 
 @pytest.mark.usefixtures("world")
@@ -158,8 +197,19 @@ def test_an_elastic_job_answers_for_the_present(job: Job) -> None:
     assert mpu.get_io_parallel_group() is job.io_group
     assert (mpu.get_pipe_parallel_group(), mpu.get_model_parallel_group()) == ("the pipe group", "the model group")
     assert (mpu.get_topology(), mpu.get_fp32_allreduce()) == (None, True)
-    job.replica, job.replicas = 0, 5
+    job.members = (0, 5)
     assert (mpu.get_data_parallel_rank(), mpu.get_data_parallel_world_size()) == (0, 5)
+
+
+def test_what_lies_within_the_replica_is_known_as_the_script_builds_its_model_and_nothing_waits(job: Job) -> None:
+    job.entered = False
+    mpu.initialize_model_parallel(2)
+    assert (mpu.get_pipe_parallel_rank(), mpu.get_pipe_parallel_world_size()) == (1, 2)
+    assert (mpu.get_model_parallel_rank(), mpu.get_model_parallel_world_size()) == (0, 2)
+    assert (mpu.get_pipeline_parallel_rank(), mpu.get_pipeline_parallel_world_size()) == (1, 2)
+    assert (mpu.get_model_parallel_src_rank(), mpu.get_pipe_parallel_src_rank()) == (2, 0)
+    with pytest.raises(AssertionError, match="wait for a generation"):
+        mpu.get_data_parallel_world_size()
 
 
 def test_source_ranks_in_a_job_are_torchs_numbers(job: Job) -> None:
@@ -168,7 +218,7 @@ def test_source_ranks_in_a_job_are_torchs_numbers(job: Job) -> None:
     assert mpu.get_model_parallel_src_rank() == 2
     assert mpu.get_pipe_parallel_src_rank() == 0
     assert mpu.get_data_parallel_src_rank() == 2 * 4 + 2  # replica 0 is the second after replica 1, around
-    job.replica = 0
+    job.members = (0, 3)
     assert mpu.get_data_parallel_src_rank() == 2
 
 
@@ -181,7 +231,7 @@ def test_a_worker_that_takes_no_part_in_input_and_output_gets_torchs_value_for_t
 def test_a_topology_given_to_a_job_says_pipe_and_model_and_is_told_as_it_is(job: Job) -> None:
     mpu.initialize_model_parallel(2, mpu.PipeModelDataParallelTopology(num_pp=2, num_mp=2, num_dp=1))
     assert mpu.get_topology() == mpu.ProcessTopology(["data", "pipe", "model"], [3, 2, 2])
-    job.replicas = 2
+    job.members = (1, 2)
     assert mpu.get_topology() == mpu.ProcessTopology(["data", "pipe", "model"], [2, 2, 2])
 
 
@@ -263,8 +313,11 @@ def test_overrides_are_kept_within_what_can_be() -> None:
 
 def test_the_migration_table_names_what_there_is() -> None:
     assert mpu.__doc__ is not None
-    for name, value in vars(mpu).items():
-        if inspect.isfunction(value) and name in mpu.__all__:
-            assert value.__doc__, name
-    for name in ("reinit_dp_communicator", "initialize_model_parallel", "get_io_parallel_group", "is_unitialized"):
-        assert name in mpu.__doc__
+    told = [re.escape(words.partition("(")[0]) for words in re.findall(r"`([^`]+)`", mpu.__doc__)]
+    for mark, meaning in ((r"\\{", "("), (r"\\}", ")"), (",", "|"), (r"\\\[", "("), (r"\\\]", ")?"), ("…", r"\\w*")):
+        told = [re.sub(mark, meaning, words) for words in told]
+    for name in mpu.__all__:
+        value = getattr(mpu, name)
+        assert value.__doc__, name
+        if inspect.isfunction(value):
+            assert any(re.fullmatch(words, name) for words in told), f"{name} is not in the table"
