@@ -173,7 +173,7 @@ def _agree_on_overflow(rounds: ReplicaRounds, parameters: list[torch.nn.Paramete
     total = sum(float(local(p.grad).float().sum()) for p in parameters if p.grad is not None)
     mine = int(not math.isfinite(total))
     anybody = any(words[0] for words in rounds.say((mine,)))
-    if anybody and not mine and parameters and parameters[0].grad is not None:
+    if anybody and parameters and parameters[0].grad is not None:  # the sum of finite ones may overflow, too
         local(parameters[0].grad).fill_(math.inf)
 
 

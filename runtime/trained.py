@@ -45,7 +45,7 @@ class Trained:
         self._state = state
         self._overlapped: list[torch.nn.Module] = []
         self._made: list[Reduction | SelfReduced] | None = None
-        self._checked: set[int] = set()  # optimizers whose parameters and registration have been looked at
+        self._checked: set[tuple[int, int, int]] = set()  # what commit was given, and has been looked at
 
     def overlap(self, module: torch.nn.Module) -> None:
         """Reduce this module's gradients while its backward pass runs."""
@@ -84,7 +84,8 @@ class Trained:
 
         Raises AttemptError.
         """
-        if id(optimizer) in self._checked:
+        given = id(optimizer), id(scheduler), id(scaler)
+        if given in self._checked:
             return
         registered = {id(value) for value in self._state.registered.values()}
         for name, value in (("optimizer", optimizer), ("scheduler", scheduler), ("scaler", scaler)):
@@ -98,7 +99,7 @@ class Trained:
                 f"{missing} of the optimizer's parameters belong to no registered module, so nobody would reduce their "
                 "gradients: register their module, or pass it through job.data_parallel"
             )
-        self._checked.add(id(optimizer))
+        self._checked.add(given)
 
 
 def _reduced_by_itself(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:

@@ -59,7 +59,10 @@ def test_what_two_workers_hold_alike_counts_once_and_parts_count_each(mark: str)
         torch.testing.assert_close(mine, theirs)
 
 
-@pytest.mark.parametrize("bad", [math.inf, math.nan])
+LARGE = 3e38  # finite, but not the sum of four
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan, LARGE])
 def test_an_overflow_at_one_stage_makes_every_stages_scaler_skip(bad: float) -> None:
     first, last = parameters(1.0, 2.0), parameters(bad)
     a, b = replica(2)

@@ -57,6 +57,7 @@ def test_what_commit_steps_must_be_registered(job: Job) -> None:
     with pytest.raises(AttemptError, match=r"job.register\(optimizer=optimizer\)"):
         job.trained.check(optimizer, None, None)
     job.register(optimizer=optimizer)
+    job.trained.check(optimizer, None, None)  # what comes with it in a later commit is looked at, too
     with pytest.raises(AttemptError, match="scheduler"):
         job.trained.check(optimizer, scheduler, None)
     with pytest.raises(AttemptError, match="scaler"):
