@@ -17,13 +17,19 @@ ROLE = "default"
 
 @dataclass(frozen=True)
 class World:
-    """One process's place: `group` is its agent's number.  `master`: the numeric address of rank 0's host."""
+    """One process's place: `group` is its agent's number.  `master`: the numeric address of rank 0's host.
+
+    `local`: its rank among the `locals` processes of its agent that are in the world.  An agent may have more workers
+    than have places, so its own numbers of them may lack 0, which some scripts rely on.
+    """
 
     rank: int
     size: int
     group: int
     groups: int
     master: str
+    local: int = 0
+    locals: int = 1
 
     @classmethod
     def of(cls, peers: Sequence[Peer], name: Name) -> World:
@@ -33,13 +39,18 @@ class World:
         ordered = sorted(places, key=lambda place: (agents.index(_agent(place)), _number(place), place.name))
         rank = next(i for i, place in enumerate(ordered) if place.name == name)
         host = ordered[0].address.rpartition(":")[0].strip("[]")
-        return cls(rank, len(ordered), agents.index(_agent(ordered[rank])), len(agents), host)
+        agent = _agent(ordered[rank])
+        beside = [i for i, place in enumerate(ordered) if _agent(place) == agent]
+        group = agents.index(agent)
+        return cls(rank, len(ordered), group, len(agents), host, beside.index(rank), len(beside))
 
     def environment(self, port: int, restarts: int, max_restarts: int, job: str) -> dict[str, str]:
-        """What torchrun sets, but for LOCAL_RANK and LOCAL_WORLD_SIZE, which the agent knows."""
+        """What torchrun sets."""
         return {
             "RANK": str(self.rank),
             "WORLD_SIZE": str(self.size),
+            "LOCAL_RANK": str(self.local),
+            "LOCAL_WORLD_SIZE": str(self.locals),
             "GROUP_RANK": str(self.group),
             "GROUP_WORLD_SIZE": str(self.groups),
             "ROLE_NAME": ROLE,

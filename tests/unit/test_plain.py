@@ -84,7 +84,19 @@ def test_ranks_of_an_agent_follow_each_other() -> None:
         "a-2": (3, 1),
         "a-10": (4, 1),
     }
+    assert {name: (world.local, world.locals) for name, world in worlds.items()} == {
+        "b-0": (0, 2),
+        "b-1": (1, 2),
+        "a-0": (0, 3),
+        "a-2": (1, 3),
+        "a-10": (2, 3),
+    }
     assert {(world.size, world.groups, world.master) for world in worlds.values()} == {(5, 2, "10.0.0.2")}
+
+
+def test_local_ranks_begin_at_0_though_the_agents_first_worker_has_no_place() -> None:
+    told = [World.of(PEERS[3:], each.place.name).environment(29500, 0, 3, "j") for each in PEERS[3:]]
+    assert [(each["LOCAL_RANK"], each["LOCAL_WORLD_SIZE"]) for each in told] == [("1", "2"), ("0", "2")]
 
 
 def test_the_master_may_have_an_ipv6_address() -> None:
@@ -96,6 +108,8 @@ def test_the_environment_is_torchruns() -> None:
     assert told == {
         "RANK": "3",
         "WORLD_SIZE": "5",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "3",
         "GROUP_RANK": "1",
         "GROUP_WORLD_SIZE": "2",
         "ROLE_NAME": "default",
