@@ -125,5 +125,5 @@ def _who_is_there(target: str, plan: Plan | None, members: Sequence[Member]) -> 
     return f"its workers are {_some(m.name for m in living)}, its hosts and agents {', '.join(hosts)}"
 
 
-def _some(names: Iterable[Name]) -> str:
+def _some(names: Iterable[object]) -> str:
     return ", ".join(sorted(str(name) for name in names))

@@ -9,8 +9,9 @@ step: gradients are reduced over the replicas, everybody votes, then optimizer, 
 Its limits: replicas of one worker (no --pipe, no --model).  One module and one optimizer, and `optimizer.step()` comes
 last in the attempt.  The schedule goes into `fabric.setup`, and nobody calls its `step`.  `clip_gradients` takes
 `max_norm` with the 2-norm, works at the next `optimizer.step()`, and returns nothing.  Samples come from `job.sampler`,
-not from `setup_dataloaders`.  `fabric.all_reduce` and `fabric.barrier` are for an attempt; `fabric.global_rank` is
-always 0 (there is `job.rank`); checkpoints are the job's (`job.checkpoint`), not `fabric.save`.
+not from `setup_dataloaders`.  `fabric.all_reduce` (sum, mean, max, min) and `fabric.barrier` are for an attempt;
+`fabric.all_gather` is refused, `fabric.broadcast` gives back what it gets, `fabric.global_rank` is always 0 (there is
+`job.rank`); checkpoints are the job's (`job.checkpoint`), not `fabric.save`.
 """
 
 import argparse
@@ -23,6 +24,9 @@ from lightning_fabric.strategies.single_device import SingleDeviceStrategy
 from torch import nn
 
 import reknit
+
+OPERATIONS = {"sum": dist.ReduceOp.SUM, "mean": dist.ReduceOp.SUM, "avg": dist.ReduceOp.SUM}
+OPERATIONS |= {"max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
 class Elastic(SingleDeviceStrategy):
@@ -56,9 +60,17 @@ class Elastic(SingleDeviceStrategy):
         limit, self.max_norm = self.max_norm, None
         self.attempt.commit(optimizer, self.schedule, clip_norm=limit, scaler=self.scaler)
 
+    def clip_gradients_value(self, module, optimizer, clip_val):
+        raise NotImplementedError("gradients are whole only once commit has reduced them: clip by max_norm")
+
     def all_reduce(self, tensor, group=None, reduce_op="mean"):
-        dist.all_reduce(tensor, group=self.job.data_group)
+        if reduce_op not in OPERATIONS:
+            raise ValueError(f"reduce_op={reduce_op!r}: it must be one of {', '.join(OPERATIONS)}")
+        dist.all_reduce(tensor, OPERATIONS[reduce_op], group=self.job.data_group)
         return tensor / self.job.replicas if reduce_op in ("mean", "avg") else tensor
+
+    def all_gather(self, *_, **__):
+        raise NotImplementedError("replicas come and go: use torch.distributed.all_gather over job.data_group")
 
     def barrier(self, *_, **__):
         dist.barrier(group=self.job.data_group)

@@ -18,6 +18,9 @@ from torch.distributed.fsdp import fully_shard
 import reknit
 
 
+MICRO_BATCH = 8  # samples that a replica works on at a time, shared by its workers
+
+
 def make_data(seed):
     """Random points, and a fixed function of them to learn."""
     torch.manual_seed(seed)
@@ -51,7 +54,9 @@ def main(arguments):
             fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    data = job.sampler(len(points), global_batch=96, micro_batch=8, seed=arguments.seed)
+    if MICRO_BATCH % job.model_size:
+        raise SystemExit(f"{job.model_size} workers can't share {MICRO_BATCH} samples equally: choose another --model")
+    data = job.sampler(len(points), global_batch=96, micro_batch=MICRO_BATCH, seed=arguments.seed)
     job.register(model=model, optimizer=optimizer)
 
     while job.step < arguments.steps:
