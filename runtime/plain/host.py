@@ -25,7 +25,7 @@ from reknit.runtime.plain.child import Child
 from reknit.runtime.plain.world import Word, World
 from reknit.runtime.recovery.groups import Groups
 from reknit.runtime.recovery.phase import PATIENT
-from reknit.runtime.supervisor.restart import RestartPolicy, WorkerExit, is_failure, next_restart
+from reknit.runtime.supervisor.restart import EXIT_RESTART, RestartPolicy, WorkerExit, is_failure, next_restart
 
 log = logging.getLogger(__name__)
 
@@ -107,11 +107,11 @@ class Host:
 
     def _word(self, world: World, port: int) -> Word:
         code = self.child.returncode if self.child.started else None
-        ended_badly = code is not None and code != 0
+        ended_badly, failed = code is not None and code != 0, _has_failed(code)
         return Word(
             newest=-self._job.recovery.known,
-            failed=(world.rank + 1) * (ended_badly and is_failure(code)),
-            killed=(world.rank + 1) * (ended_badly and not is_failure(code)),
+            failed=(world.rank + 1) * failed,
+            killed=(world.rank + 1) * (ended_badly and not failed),
             unfinished=int(code != 0),
             done=int(self._done),
             ending=int(not self.child.started and not self.child.has_ended()),
@@ -164,6 +164,11 @@ class Host:
             self._restarts, self._start_at = self._restarts + 1, now + decision.delay_seconds
             self._why_again = said.why
         self.child.terminate()
+
+
+def _has_failed(code: int | None) -> bool:
+    """Whether a script ended by its own fault.  One that knows nothing of reknit cannot wish to be started afresh."""
+    return code == EXIT_RESTART or is_failure(code)
 
 
 def _free_port() -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,6 +17,7 @@ from reknit.runtime.job import Job, NotUnderReknit
 from reknit.runtime.keeper import Keeper
 from reknit.runtime.plain import VARIABLE, hosted, is_plain
 from reknit.runtime.plain.child import Child
+from reknit.runtime.plain.host import Host
 from reknit.runtime.plain.world import Word, World
 from reknit.runtime.progress import EVERY, Progress
 from reknit.runtime.supervisor.restart import RestartPolicy
@@ -168,3 +171,15 @@ def test_no_steps_are_missed_in_a_job_that_makes_none() -> None:
     assert "no step for" in str(Progress(2, 0.0).sentence(EVERY, True, 2, 0))
     assert "have finished" in str(Progress(2, 0.0, plain=True).sentence(EVERY, True, 2, 2))
     assert "at least 2 must" in str(Progress(2, 0.0, plain=True).sentence(EVERY, False, 1, 0))
+
+
+@pytest.mark.parametrize(
+    ("code", "failed", "killed"), [(0, 0, 0), (1, 1, 0), (75, 1, 0), (-signal.SIGSEGV, 1, 0), (-signal.SIGKILL, 0, 1)]
+)
+def test_a_script_fails_by_any_exit_code_of_its_own(code: int, failed: int, killed: int) -> None:
+    job = Mock()
+    job.recovery.known = 1
+    host = Host(job, ["train.py"], {}, RestartPolicy(3, 300.0, backoff=0.5))
+    host.child = Mock(started=True, returncode=code)
+    word = host._word(World(0, 1, 0, 1, "10.0.0.1"), port=0)
+    assert (word.failed, word.killed, word.unfinished) == (failed, killed, int(code != 0))
