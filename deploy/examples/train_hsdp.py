@@ -17,7 +17,6 @@ from torch.distributed.fsdp import fully_shard
 
 import reknit
 
-
 MICRO_BATCH = 8  # samples that a replica works on at a time, shared by its workers
 
 
