@@ -1,8 +1,8 @@
 """torch's dynamic rendezvous, with what a host's death, an outage of etcd and clocks that differ need beside it.
 
 It builds on the parts of `DynamicRendezvousHandler`, some of which torch calls private; each is named here, and in no
-other module: `_sanitize`, `_mark_rendezvous_complete`, `_wrap_store`, and the two attributes that keep a
-store across rounds.
+other module: `_sanitize`, `_mark_rendezvous_complete`, `_wrap_store`, `_get_store`, `_get_world`, and the
+two attributes that keep a store across rounds.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     _BackendRendezvousStateHolder,
     _DistributedRendezvousOpExecutor,
     _NodeDesc,
+    _RendezvousState,
 )
 
 from reknit.rendezvous.store.protocol import Store
 from reknit.rendezvous.torchrun.agent_store import AgentStore
 from reknit.rendezvous.torchrun.backend import StateBackend
+from reknit.rendezvous.torchrun.meeting import NotMetError, meet
 from reknit.rendezvous.torchrun.observing import Observed
 from reknit.rendezvous.torchrun.ranks import steady_ranks
 
@@ -63,9 +65,38 @@ class Handler(DynamicRendezvousHandler):
         self._shared_tcp_store_server = None
         self._bootstrap_store_info = None
         try:
-            return super().next_rendezvous()
+            while (found := self._attempt()) is None:
+                pass
+            return found
         finally:
             self._backend.patience = POLL_SECONDS
+
+    def _attempt(self) -> RendezvousInfo | None:
+        """Take part in one round; None if one of its agents was lost at its beginning."""
+        try:
+            return super().next_rendezvous()
+        except NotMetError as error:
+            _log.warning("rendezvous %s: %s", self.settings.run_id, error)
+            return None
+
+    def _get_world(self) -> tuple[int, int]:
+        """This agent's rank and how many there are, as the round was completed: one may have left since."""
+        ranks = _ranks(self._state_holder.state)
+        return ranks[self._this_node], len(ranks)
+
+    def _get_store(self) -> dist.Store:
+        """The round's own part of the store, once all its agents are there; raises NotMetError."""
+        store, word = super()._get_store(), _word(self._state_holder.state)
+        rank, size = self._get_world()
+        meet(store, rank, size, lambda: self._lost(word), self.settings.timeout.join.total_seconds())
+        return store
+
+    def _lost(self, word: str) -> bool:
+        """Whether the round of this word lacks one of its agents by now, or is over."""
+        with self._heartbeat_lock:
+            self._state_holder.sync()
+            state = self._state_holder.state
+        return state.closed or _word(state) != word or not _ranks(state).keys() <= state.participants.keys()
 
     def _wrap_store(self, store: dist.Store) -> dist.Store:
         """The round's own part of `store`.
@@ -73,8 +104,7 @@ class Handler(DynamicRendezvousHandler):
         torch's prefix has only the number of the round.  The state of a job that has ended vanishes long before what
         its agents wrote, and a new job under its id begins at round 0 again: it would read the old one's.
         """
-        word = getattr(self._state_holder.state, _ROUND, "")
-        return dist.PrefixStore(word, super()._wrap_store(store))
+        return dist.PrefixStore(_word(self._state_holder.state), super()._wrap_store(store))
 
     def num_nodes_waiting(self) -> int:
         """See base class.  While the store is away the membership stands still, and the workers go on."""
@@ -122,6 +152,17 @@ class _Executor(_DistributedRendezvousOpExecutor):
     def _mark_rendezvous_complete(self) -> None:
         super()._mark_rendezvous_complete()
         state = self._state
-        state.participants = steady_ranks(sorted(state.participants), getattr(state, _RANKS, {}))
+        state.participants = steady_ranks(sorted(state.participants), _ranks(state))
         setattr(state, _RANKS, dict(state.participants))
         setattr(state, _ROUND, uuid.uuid4().hex)
+
+
+def _ranks(state: _RendezvousState) -> dict[_NodeDesc, int]:
+    """The newest round's, as it was completed."""
+    ranks: dict[_NodeDesc, int] = getattr(state, _RANKS, {})
+    return ranks
+
+
+def _word(state: _RendezvousState) -> str:
+    """The newest round's."""
+    return str(getattr(state, _ROUND, ""))

@@ -40,6 +40,7 @@ from reknit.rendezvous.torchrun.agent_store import KEEP_SECONDS, AgentStore
 from reknit.rendezvous.torchrun.backend import StateBackend
 from reknit.rendezvous.torchrun.handler import POLL_SECONDS, Handler, _StateHolder
 from reknit.rendezvous.torchrun.making import PREFIX, access_of, make, reachable_address
+from reknit.rendezvous.torchrun.meeting import NotMetError, meet
 from reknit.rendezvous.torchrun.observing import Observed
 from reknit.rendezvous.torchrun.ranks import steady_ranks
 
@@ -412,12 +413,52 @@ class TestHandler:
             found = handler.next_rendezvous()
             handler._stop_heartbeats()
             assert handler._state_holder.state.round == 0
-            assert found.bootstrap_store_info is False  # nobody has written it before rank 0 does
+            assert not found.bootstrap_store_info  # nobody has written it before rank 0 does
             assert not found.store.check(["MASTER_ADDR"])
             found.store.set("MASTER_ADDR", "here")
             assert found.store.check(["MASTER_ADDR"])
             clock.now += TTL + 10.0
             assert store.get(KEY) is None  # while what the agents wrote is still there
+
+    def test_a_round_with_a_dead_agent_is_left_for_the_next(
+        self, store: DoubtfulStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dynamic_rendezvous, "_delay", lambda seconds: None)
+        monkeypatch.setattr(RendezvousStoreInfo, "build", lambda rank, store, **_: rank)
+        monkeypatch.setattr(Handler, "_create_tcp_store_server", lambda *_: SimpleNamespace(port=1))
+        dead = _NodeDesc("a", 1, 0)  # it would be rank 0
+        backend(store, clock).set_state(pickle.dumps(state_of(dead, heartbeat=datetime.now(timezone.utc))))
+        timeout = RendezvousTimeout(last_call=timedelta(microseconds=1))
+        settings = RendezvousSettings("run", 1, 2, timeout, timedelta(seconds=0.2), 2)
+        below = AgentStore(store, "/run/", clock, clock.sleep)
+        handler = Handler(_NodeDesc("b", 1, 0), settings, backend(store, clock), below, store, 60.0)
+        handler._state_holder._cache_duration = 0  # type: ignore[attr-defined]
+        found = handler.next_rendezvous()
+        handler._stop_heartbeats()
+        assert (found.rank, found.world_size) == (0, 1)
+        assert handler._state_holder.state.round == 1
+
+
+class TestMeeting:
+    def test_all_are_there(self, agents: Agents, clock: Clock) -> None:
+        agents.torchs.set("here/1", "1")
+        meet(agents.torchs, 0, 2, lambda: True, 60.0, clock, clock.sleep)
+        meet(agents.torchs, 1, 2, lambda: True, 60.0, clock, clock.sleep)  # a loss after that changes nothing
+        assert clock.now == 0.0
+
+    @pytest.mark.parametrize("rank", [0, 1])
+    def test_one_is_lost(self, rank: int, agents: Agents, clock: Clock) -> None:
+        with pytest.raises(NotMetError, match=f"rank {rank} leaves"):
+            meet(agents.torchs, rank, 3, lambda: clock.now >= 15.0, 60.0, clock, clock.sleep)
+        assert clock.now == pytest.approx(15.0, abs=0.2)
+        for late in {0, 1, 2} - {rank}:  # they have come after all, but one has gone
+            with pytest.raises(NotMetError):
+                meet(agents.torchs, late, 3, lambda: False, 60.0, clock, clock.sleep)
+
+    def test_one_who_lives_but_does_not_come(self, agents: Agents, clock: Clock) -> None:
+        with pytest.raises(NotMetError):
+            meet(agents.torchs, 0, 2, lambda: False, 60.0, clock, clock.sleep)
+        assert clock.now == pytest.approx(60.0, abs=0.2)
 
 
 class TestMaking:
