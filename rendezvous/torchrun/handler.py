@@ -3,11 +3,16 @@
 It builds on the parts of `DynamicRendezvousHandler`, some of which torch calls private; each is named here, and in no
 other module: `_sanitize`, `_mark_rendezvous_complete`, `_wrap_store`, `_get_store`, `_get_world`, and the
 two attributes that keep a store across rounds.
+
+Who is dead, and when our own heartbeat is due, goes by this host's monotonic clock.  How long a round waits for more
+than `min_nodes` (last_call) still goes by the hosts' wall clocks: where they differ it ends sooner or later.  Once all
+have met, an agent that dies before its first words to the others still makes them wait for the store's time limit.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
 from datetime import datetime, timedelta, timezone
@@ -52,7 +57,7 @@ class Handler(DynamicRendezvousHandler):
         store: Store,
         patience: float,
     ) -> None:
-        holder = _StateHolder(backend, settings)
+        holder = _StateHolder(backend, settings, node)
         super().__init__(node, settings, backend.name, agent_store, holder)
         self._op_executor = _Executor(node, holder, settings)
         self._backend, self._base_store, self._patience = backend, store, patience
@@ -130,20 +135,27 @@ class Handler(DynamicRendezvousHandler):
 
 
 class _StateHolder(_BackendRendezvousStateHolder):
-    """Judges by its own clock whether an agent is dead."""
+    """Judges by a monotonic clock whether an agent is dead, and whether `node`, its own, has to send a heartbeat."""
 
-    def __init__(self, backend: StateBackend, settings: RendezvousSettings) -> None:
+    def __init__(self, backend: StateBackend, settings: RendezvousSettings, node: _NodeDesc) -> None:
         super().__init__(backend, settings)
+        self._node = node
         self._observed: Observed[_NodeDesc] = Observed(2 * settings.keep_alive_interval.total_seconds())
+        self._own: Observed[_NodeDesc] = Observed(math.inf)  # its real age, whatever the others excuse
 
     def _sanitize(self) -> None:
         state = self._state
         written = dict(state.last_heartbeats)
-        ages = self._observed.ages(written, time.monotonic())
+        monotonic = time.monotonic()
+        ages = self._observed.ages(written, monotonic)
+        own = self._own.ages({node: beat for node, beat in written.items() if node == self._node}, monotonic)
         now = datetime.now(timezone.utc)
         state.last_heartbeats = {node: now - timedelta(seconds=age) for node, age in ages.items()}
         super()._sanitize()
         state.last_heartbeats = {node: written[node] for node in state.last_heartbeats}
+        if self._node in state.last_heartbeats:
+            # torch sends the next one when this wall time is old enough: after the clock was set back, for long not.
+            state.last_heartbeats[self._node] = now - timedelta(seconds=own[self._node])
 
 
 class _Executor(_DistributedRendezvousOpExecutor):

@@ -26,7 +26,9 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     RendezvousSettings,
     RendezvousTimeout,
     _NodeDesc,
+    _RendezvousContext,
     _RendezvousState,
+    _should_keep_alive,
 )
 from torch.distributed.elastic.utils import store as agents_meet
 
@@ -351,7 +353,7 @@ class TestHandler:
         an_hour_ago = datetime.now(timezone.utc) - timedelta(hours=1)
         held = backend(store, clock)
         held.set_state(pickle.dumps(state_of(there, heartbeat=an_hour_ago)))
-        holder = _StateHolder(backend(store, clock), SETTINGS)
+        holder = _StateHolder(backend(store, clock), SETTINGS, _NodeDesc("here", 1, 0))
         holder._cache_duration = 0
         monkeypatch.setattr("time.monotonic", clock)
         for seconds in (0, 5, 10, 14):
@@ -362,6 +364,22 @@ class TestHandler:
         clock.now = 16.0
         holder.sync()
         assert holder.state.participants == {}
+
+    def test_a_clock_that_is_set_back_stops_no_heartbeat(
+        self, store: DoubtfulStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        here = _NodeDesc("here", 1, 0)
+        in_an_hour = datetime.now(timezone.utc) + timedelta(hours=1)  # it was written before the clock was set back
+        backend(store, clock).set_state(pickle.dumps(state_of(here, heartbeat=in_an_hour)))
+        holder = _StateHolder(backend(store, clock), SETTINGS, here)
+        holder._cache_duration = 0
+        monkeypatch.setattr("time.monotonic", clock)
+        due = []
+        for seconds in (0, 4, 6):
+            clock.now = float(seconds)
+            holder.sync()
+            due.append(_should_keep_alive(_RendezvousContext(here, holder.state, SETTINGS)))
+        assert due == [False, False, True]
 
     def test_an_outage_is_no_reason_to_end(
         self, store: DoubtfulStore, clock: Clock, caplog: pytest.LogCaptureFixture
