@@ -96,12 +96,13 @@ class AgentStore(dist.Store):
     def _key(self, key: str) -> str:
         return f"{self._prefix}keys/{key}"
 
-    def _read(self, key: str) -> Entry | None:
-        return self._try(lambda seconds: self._store.get(self._key(key), timeout=seconds))
+    def _read(self, key: str, seconds: float | None = None) -> Entry | None:
+        return self._try(lambda left: self._store.get(self._key(key), timeout=left), seconds)
 
-    def _try(self, act: Callable[[float], T]) -> T:
+    def _try(self, act: Callable[[float], T], seconds: float | None = None) -> T:
+        """`act` within `seconds`; None: within the store's `timeout`."""
         try:
-            return act(max(0.001, self._seconds()))
+            return act(max(0.001, self._seconds() if seconds is None else seconds))
         except StoreError as error:
             raise dist.DistNetworkError(str(error)) from error
 
@@ -134,7 +135,7 @@ class AgentStore(dist.Store):
         while True:
             for key in keys:
                 if key not in found:
-                    entry = self._read(key)
+                    entry = self._read(key, deadline - self._clock())
                     if entry is None:
                         break
                     found[key] = entry.value

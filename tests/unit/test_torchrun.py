@@ -244,6 +244,20 @@ class TestAgentStore:
             torchs.wait(["b"], timedelta(seconds=5))
         assert clock.now == pytest.approx(25.0)
 
+    def test_a_wait_ends_in_time_though_the_store_is_away(
+        self, agents: Agents, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def away(_key: str, *, timeout: float) -> None:  # as etcd's client: it waits for all the time that it is given
+            if clock.now < 3.0:
+                return
+            clock.sleep(timeout)
+            raise StoreUnavailable("away")
+
+        monkeypatch.setattr(agents.store, "get", away)
+        with pytest.raises(dist.DistNetworkError, match="away"):
+            agents.below.wait(["b"], timedelta(seconds=5))
+        assert clock.now == pytest.approx(5.0, abs=0.01)
+
     def test_compare_set(self, agents: Agents) -> None:
         torchs = agents.torchs
         assert torchs.compare_set("a", "x", "1") == b"x"
