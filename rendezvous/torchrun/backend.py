@@ -24,12 +24,19 @@ class StateBackend(RendezvousBackend):
 
     `patience` is how many seconds an operation may wait for the store; it may be changed at any time.  A store that
     has lost the state (its disk, or to a time in which no agent reached it) gets it back from the first who knew it.
+    So does one that holds something else in its place: `readable` says whether bytes are a state.
     """
 
     def __init__(
-        self, store: Store, key: str, ttl: float, patience: float, clock: Callable[[], float] = time.monotonic
+        self,
+        store: Store,
+        key: str,
+        ttl: float,
+        patience: float,
+        clock: Callable[[], float] = time.monotonic,
+        readable: Callable[[bytes], bool] = lambda _: True,
     ) -> None:
-        self._store, self._key, self._clock = store, key, clock
+        self._store, self._key, self._clock, self._readable = store, key, clock, readable
         self._leasing = Leasing(store, ttl, clock)
         self._known: bytes | None = None  # the newest state that was seen
         self.patience = patience
@@ -66,12 +73,17 @@ class StateBackend(RendezvousBackend):
             raise RendezvousConnectionError(str(error)) from error
         return None if found is None else (*found, False)
 
+    def _decode(self, entry: Entry) -> bytes | None:
+        """The state in `entry`, None if there is none."""
+        state = entry.value.removeprefix(_HEADER)
+        return state if entry.value.startswith(_HEADER) and self._readable(state) else None
+
     def _left(self, deadline: float) -> float:
         return max(0.001, deadline - self._clock())
 
     def _read(self, deadline: float) -> tuple[bytes, int] | None:
         entry = self._store.get(self._key, timeout=self._left(deadline))
-        state = None if entry is None else _decode(entry)
+        state = None if entry is None else self._decode(entry)
         if entry is not None and state is not None:
             self._known = state
             return state, entry.mod_revision
@@ -111,10 +123,6 @@ class StateBackend(RendezvousBackend):
         """
         entry = self._store.get(self._key, timeout=self._left(deadline))
         return entry.mod_revision if entry is not None and entry.value == value else None
-
-
-def _decode(entry: Entry) -> bytes | None:
-    return entry.value[len(_HEADER) :] if entry.value.startswith(_HEADER) else None
 
 
 def _lost(entry: Entry | None) -> str:

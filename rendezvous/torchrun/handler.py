@@ -7,12 +7,15 @@ two attributes that keep a store across rounds.
 Who is dead, and when our own heartbeat is due, goes by this host's monotonic clock.  How long a round waits for more
 than `min_nodes` (last_call) still goes by the hosts' wall clocks: where they differ it ends sooner or later.  Once all
 have met, an agent that dies before its first words to the others still makes them wait for the store's time limit.
+
+The state is a pickle, as with torch's c10d: whoever may write below its key in etcd can run code on all hosts.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import pickle
 import time
 import uuid
 from datetime import datetime, timedelta, timezone
@@ -167,6 +170,14 @@ class _Executor(_DistributedRendezvousOpExecutor):
         state.participants = steady_ranks(sorted(state.participants), _ranks(state))
         setattr(state, _RANKS, dict(state.participants))
         setattr(state, _ROUND, uuid.uuid4().hex)
+
+
+def is_state(pickled: bytes) -> bool:
+    """Whether torch can read this as the state of a rendezvous.  Runs what is in it: see the module's docstring."""
+    try:
+        return isinstance(pickle.loads(pickled), _RendezvousState)
+    except Exception:  # pickle raises nearly anything for bytes that are cut off, or name what there is not
+        return False
 
 
 def _ranks(state: _RendezvousState) -> dict[_NodeDesc, int]:

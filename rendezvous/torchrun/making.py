@@ -23,7 +23,7 @@ from reknit.rendezvous.keys import ROOT
 from reknit.rendezvous.store.endpoints import TlsFiles, parse_endpoints
 from reknit.rendezvous.torchrun.agent_store import AgentStore
 from reknit.rendezvous.torchrun.backend import StateBackend
-from reknit.rendezvous.torchrun.handler import Handler
+from reknit.rendezvous.torchrun.handler import Handler, is_state
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ def make(parameters: RendezvousParameters) -> Handler:
         raise RendezvousConnectionError(str(error)) from error
     prefix = f"{PREFIX}{quote(parameters.run_id, safe='')}/"
     ttl = max(LEAST_TTL, 4.0 * times["keep_alive_interval"] * times["keep_alive_max_attempt"])
-    backend = StateBackend(store, f"{prefix}state", ttl, float(times["read_timeout"]))
+    backend = StateBackend(store, f"{prefix}state", ttl, float(times["read_timeout"]), readable=is_state)
     node = DynamicRendezvousHandler._node_desc_generator.generate(
         parameters.local_addr or reachable_address(parameters.endpoint, access.tls is not None)
     )

@@ -40,7 +40,7 @@ from reknit.rendezvous.store.memory import MemoryStore
 from reknit.rendezvous.store.protocol import Compare, Operation, TransactionResult
 from reknit.rendezvous.torchrun.agent_store import KEEP_SECONDS, AgentStore
 from reknit.rendezvous.torchrun.backend import StateBackend
-from reknit.rendezvous.torchrun.handler import POLL_SECONDS, Handler, _StateHolder
+from reknit.rendezvous.torchrun.handler import POLL_SECONDS, Handler, _StateHolder, is_state
 from reknit.rendezvous.torchrun.making import PREFIX, access_of, make, reachable_address
 from reknit.rendezvous.torchrun.meeting import NotMetError, meet
 from reknit.rendezvous.torchrun.observing import Observed
@@ -412,6 +412,33 @@ class TestHandler:
         assert len(said) == 2
         assert "workers go on" in said[0]
         assert "goes on" in said[1]
+
+    @pytest.mark.parametrize(
+        "damage",
+        [b"", b"cos\nnothing_at_all\n.", b"cno_such_module\nx\n.", b"\x80\x04]\x94", pickle.dumps({})],
+    )
+    def test_a_state_that_cannot_be_read_ends_no_agent(
+        self, damage: bytes, store: DoubtfulStore, clock: Clock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        state = state_of(_NodeDesc("here", 1, 0), heartbeat=datetime.now(timezone.utc))
+        state.wait_list = {_NodeDesc("there", 1, 0)}
+        written = pickle.dumps(state)
+        held = StateBackend(store, KEY, TTL, 10.0, clock, readable=is_state)
+        handler = Handler(_NodeDesc("here", 1, 0), SETTINGS, held, AgentStore(store, "/run/"), store, 60.0)
+        handler._state_holder._cache_duration = 0  # type: ignore[attr-defined]
+        backend(store, clock).set_state(written)
+        assert handler.num_nodes_waiting() == 1
+        entry = store.get(KEY)
+        assert entry is not None
+        store.put(KEY, entry.value.removesuffix(written) + damage)
+        assert handler.num_nodes_waiting() == 1
+        assert "something else in the place of" in caplog.text
+        found = store.get(KEY)
+        assert found is not None
+        assert found.value == entry.value
+        store.put(KEY, entry.value.removesuffix(written) + damage)
+        with pytest.raises(RendezvousStateError, match="delete that key"):
+            StateBackend(store, KEY, TTL, 10.0, clock, readable=is_state).get_state()
 
     def test_each_round_has_a_store_of_its_own(
         self, store: DoubtfulStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
