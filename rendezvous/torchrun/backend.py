@@ -119,7 +119,7 @@ class StateBackend(RendezvousBackend):
     def _ours(self, value: bytes, deadline: float) -> int | None:
         """The revision at which a write whose answer was lost has been applied all the same, None if it was not.
 
-        No two agents write the same: each state has its writer's heartbeat in it.
+        Another agent may have written the very same (two who close the rendezvous): then what we wanted is there too.
         """
         entry = self._store.get(self._key, timeout=self._left(deadline))
         return entry.mod_revision if entry is not None and entry.value == value else None
