@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,12 +24,24 @@ from reknit.rendezvous.torchrun.making import PREFIX, make
 BOTH = (0, 1)
 SECONDS = 100.0  # every worker and agent imports torch, perhaps on a busy host
 TIMES = "join_timeout=120,last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=5"
+AWAY = 8.0  # seconds: longer than the 5 after which an agent whose heartbeat stands still is dead
+MORE = 140  # steps of 0.05 s at least: agents look every 0.1 s who waits, and beat every second
 
 
 def options(endpoint: str, name: str) -> Sequence[str]:
     unused = "127.0.0.1:1"  # nobody listens there: the next endpoint is taken
     where = [f"--rdzv-endpoint={unused},{endpoint}", f"--rdzv-id={name}"]
     return ["--rdzv-backend=reknit-etcd", *where, "--nnodes=1:2", f"--rdzv-conf={TIMES}"]
+
+
+def steps_after(agents: Agents, moment: float, count: int) -> bool:
+    """Whether both agents' workers make this many steps after `moment` (CLOCK_MONOTONIC seconds), within SECONDS."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        if all(sum(step.t > moment for step in agents.steps(name)) >= count for name in BOTH):
+            return True
+        time.sleep(0.5)
+    return False
 
 
 @pytest.mark.long
@@ -45,7 +58,9 @@ def test_workers_hosts_and_etcd_come_and_go(tmp_path: Path) -> None:
 
         before = agents.now()
         etcd.stop()
+        assert steps_after(agents, before.t + AWAY, 1), agents.log(0).read_text()
         etcd.start()
+        assert steps_after(agents, agents.now().t, MORE), agents.log(0).read_text()
         first = next(name for name in BOTH if ranks[name] == 0)
         other = 1 - first
         assert agents.now().pids == before.pids  # an etcd that is away is no reason to stop
