@@ -113,7 +113,7 @@ class Keeper:
         assert self._config.script is not None  # a sidecar keeps nobody
         script = [self._config.script, *self._config.arguments]
         if self.plain:
-            script = hosted(script, self._policy)
+            script = hosted(script, self._policy, self._config.ladder.kill_delay)
         self._supervisor.start(worker.worker_id, script, {**self._environment, **own})
 
     def _answer_exit(self, worker: Worker, item: Exited, job_finished: bool) -> None:

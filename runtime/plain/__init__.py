@@ -27,6 +27,11 @@ def is_plain(script: str) -> bool:
         return False
 
 
-def hosted(script: Sequence[str], policy: RestartPolicy) -> list[str]:
-    """The worker's script, and its arguments, that runs `script` (a path and its arguments) as its child."""
-    return [str(_START), str(policy.max_restarts), str(policy.window), str(policy.backoff), *script]
+def hosted(script: Sequence[str], policy: RestartPolicy, kill_delay: float) -> list[str]:
+    """The worker's script, and its arguments, that runs `script` (a path and its arguments) as its child.
+
+    `kill_delay`: seconds from the agent's SIGTERM to its SIGKILL; the child has a second less, so that the worker lives
+    to see its end.
+    """
+    grace = max(kill_delay - 1.0, kill_delay / 2)
+    return [str(_START), str(policy.max_restarts), str(policy.window), str(policy.backoff), str(grace), *script]

@@ -35,13 +35,13 @@ _GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 def main() -> None:
-    """`sys.argv`: ours, the restart policy's most restarts, window and backoff, the script, its arguments."""
+    """`sys.argv`: ours, the policy's most restarts, window and backoff, its grace, the script, its arguments."""
     policy = RestartPolicy(int(sys.argv[1]), float(sys.argv[2]), backoff=float(sys.argv[3]))
-    script = sys.argv[4:]
+    grace, script = float(sys.argv[4]), sys.argv[5:]
     environment = _environment_of_children(script[0])
     os.environ[_GPUS] = ""  # they are the child's; here they would only cost memory
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # the child gets one as well, and time
-    host = Host(join(), script, environment, policy)
+    host = Host(join(), script, environment, policy, Child(grace, leads=os.getpgrp() == os.getpid()))
     try:
         host.run()
     finally:
@@ -56,9 +56,11 @@ def _environment_of_children(script: str) -> dict[str, str]:
 class Host:
     """One worker and its child."""
 
-    def __init__(self, job: Job, script: Sequence[str], environment: Mapping[str, str], policy: RestartPolicy) -> None:
+    def __init__(
+        self, job: Job, script: Sequence[str], environment: Mapping[str, str], policy: RestartPolicy, child: Child
+    ) -> None:
         self._job, self._script, self._environment, self._policy = job, script, environment, policy
-        self.child = Child()
+        self.child = child
         self._restarts = 0
         self._exits: list[WorkerExit] = []
         self._start_at = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -45,9 +46,10 @@ def test_a_script_that_cannot_be_read_is_left_to_whoever_runs_it(tmp_path: Path)
 
 
 def test_the_host_is_a_script_of_ours() -> None:
-    start, *rest = hosted(["train.py", "--lr", "1"], RestartPolicy(3, 300.0, backoff=0.5))
+    start, *rest = hosted(["train.py", "--lr", "1"], RestartPolicy(3, 300.0, backoff=0.5), kill_delay=30.0)
     assert Path(start).is_file()
-    assert rest == ["3", "300.0", "0.5", "train.py", "--lr", "1"]
+    assert rest == ["3", "300.0", "0.5", "29.0", "train.py", "--lr", "1"]
+    assert hosted(["train.py"], RestartPolicy(3, 300.0), kill_delay=0.5)[-2] == "0.25"  # never none at all
 
 
 def test_it_has_no_pipeline(tmp_path: Path) -> None:
@@ -136,7 +138,7 @@ def test_who_was_killed_takes_the_others_along() -> None:
 
 
 def test_a_child_runs_is_ended_and_can_run_again(tmp_path: Path) -> None:
-    script, child = tmp_path / "sleep.py", Child()
+    script, child = tmp_path / "sleep.py", Child(grace=5.0)
     script.write_text("import sys, time\ntime.sleep(60 if len(sys.argv) == 1 else 0)\nsys.exit(5)\n")
     assert child.has_ended()
     assert child.returncode is None
@@ -152,12 +154,47 @@ def test_a_child_runs_is_ended_and_can_run_again(tmp_path: Path) -> None:
     assert child.started  # nobody has asked it to end
 
 
+def test_a_child_that_ignores_sigterm_is_killed_after_its_grace(tmp_path: Path) -> None:
+    script, up, child = tmp_path / "ignores.py", tmp_path / "up", Child(grace=0.5)
+    ignore = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    script.write_text(f"import pathlib, signal, time\n{ignore}\npathlib.Path({str(up)!r}).touch()\ntime.sleep(60)\n")
+    child.start([str(script)], {})
+    while not up.exists():
+        child.wait(0.05)
+    before = time.monotonic()
+    child.end()
+    assert child.returncode == -signal.SIGKILL
+    assert 0.5 <= time.monotonic() - before < 4.0
+
+
+def test_what_a_child_has_started_ends_with_it_when_it_is_asked_to(tmp_path: Path) -> None:
+    script = tmp_path / "starts.py"
+    script.write_text(
+        "import subprocess, time\nprint(subprocess.Popen(['sleep', '60']).pid, flush=True)\ntime.sleep(60)\n"
+    )
+    code = (
+        "import os, sys, time\nfrom reknit.runtime.plain.child import Child\nchild = Child(5.0, leads=True)\n"
+        f"child.start([{str(script)!r}], dict(os.environ))\nsys.stdin.read()\nchild.end()\n"
+        "print('ended', flush=True)\ntime.sleep(60)\n"
+    )
+    command, pipe = [sys.executable, "-c", code], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as host:
+        assert host.stdin is not None
+        assert host.stdout is not None
+        grandchild = int(host.stdout.readline())
+        host.stdin.close()
+        assert host.stdout.readline() == b"ended\n"
+        stat = Path(f"/proc/{grandchild}/stat")
+        assert not stat.exists() or ") Z " in stat.read_text()
+        host.kill()
+
+
 def test_a_child_dies_with_its_host(tmp_path: Path) -> None:
     script = tmp_path / "sleep.py"
     script.write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
     code = (
         "import os, signal, time\nfrom reknit.runtime.plain.child import Child\n"
-        f"Child().start([{str(script)!r}], dict(os.environ))\ntime.sleep(60)\n"
+        f"Child(5.0).start([{str(script)!r}], dict(os.environ))\ntime.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as host:
         assert host.stdout is not None
@@ -179,7 +216,7 @@ def test_no_steps_are_missed_in_a_job_that_makes_none() -> None:
 def test_a_script_fails_by_any_exit_code_of_its_own(code: int, failed: int, killed: int) -> None:
     job = Mock()
     job.recovery.known = 1
-    host = Host(job, ["train.py"], {}, RestartPolicy(3, 300.0, backoff=0.5))
-    host.child = Mock(started=True, returncode=code)
+    child = Mock(started=True, returncode=code)
+    host = Host(job, ["train.py"], {}, RestartPolicy(3, 300.0, backoff=0.5), child)
     word = host._word(World(0, 1, 0, 1, "10.0.0.1"), port=0)
     assert (word.failed, word.killed, word.unfinished) == (failed, killed, int(code != 0))
