@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_groups_along_every_axis_follow_formations_and_generations(tmp_path: Pat
         invariants.finished_alike(run.events, last, REPLICAS * SIZE)
         for event in run.of("committed"):
             check(event)
-        follows_the_undisturbed_run(list(run.of("committed")), last)
+        follows_the_undisturbed_run(run, last)
 
 
 def check(event: Event) -> None:
@@ -44,10 +45,16 @@ def check(event: Event) -> None:
     assert event["in_ends"] == (model == 0)
 
 
-def follows_the_undisturbed_run(events: list[Event], last: int) -> None:
-    losses = [0.0] * last
-    for event in events:
+def follows_the_undisturbed_run(run: JobRun, last: int) -> None:
+    """Each step's loss, but where a worker died before it had told its part, and so many are few."""
+    replicas = {plan["generation"]: plan["replicas"] for plan in run.of("plan")}
+    told: dict[int, list[float]] = defaultdict(list)
+    whole: dict[int, int] = {}
+    for event in run.of("committed"):
         if (event["pipe"], event["model"]) == (0, 0):
-            losses[event["step"] - 1] += event["loss"]
-    expected = [loss for loss, _ in zip(problem.reference_losses(), range(last), strict=False)]
-    assert losses == pytest.approx(expected, rel=1e-3)
+            told[event["step"]].append(event["loss"])
+            whole[event["step"]] = replicas[event["version"][0]]
+    losses = {step: sum(parts) for step, parts in told.items() if len(parts) == whole[step]}
+    assert len(losses) >= last - 2, "two workers were killed"
+    expected = dict(zip(range(1, last + 1), problem.reference_losses(), strict=False))
+    assert losses == pytest.approx({step: expected[step] for step in losses}, rel=1e-3)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-SETTLED_SECONDS = 15.0  # of a process's life: until then it imports, builds, and meets the others
-LONG_SECONDS = 40.0  # observed after that: whoever lives shorter is not judged
+SETTLED_SECONDS = 10.0  # of a process's life: until then it imports, builds, and meets the others
+LONG_SECONDS = 20.0  # observed after that: whoever lives shorter is not judged
 
 
 @dataclass(frozen=True)
