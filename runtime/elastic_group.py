@@ -94,34 +94,27 @@ class Operation(dist.Work):
         return all(work.is_completed() for work in self._works)
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future of the result.  It completes if the group breaks, too: see this module."""
+        """A future of the result.  It completes if the group breaks, too: see this module.
+
+        So outside of an attempt it does not tell of a failure, as `wait` does: an exception in a future of Python's
+        crashes the process where DistributedDataParallel's reducer, which is C++, waits for it.
+        """
         result: torch.futures.Future[Any] = torch.futures.Future()
-        left, unheard = len(self._works), list[Interrupted]()  # failures that nobody would raise later
-
-        def note(error: Interrupted) -> None:
-            if not self._present.pass_over(error):
-                unheard.append(error.renewed())
-
-        def complete() -> None:
-            if unheard:
-                result.set_exception(unheard[0])
-            else:
-                result.set_result(self._result)
+        left = len(self._works)
+        if not left:
+            result.set_result(self._result)
+        if self._failure is not None:
+            self._present.pass_over(self._failure)
 
         def one_is_over(one: torch.futures.Future[Any]) -> None:
             nonlocal left
             try:
                 one.value()
             except Interrupted as error:
-                note(error)
+                self._present.pass_over(error)
             left -= 1
             if left == 0:
-                complete()
-
-        if self._failure is not None:
-            note(self._failure)
-        if not left:
-            complete()
+                result.set_result(self._result)
 
         for work in self._works:
             work.future().add_done_callback(one_is_over)

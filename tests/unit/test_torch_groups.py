@@ -154,15 +154,6 @@ def test_a_future_that_was_completed_in_vain_is_told_likewise() -> None:
         groups.check()
 
 
-def test_outside_of_an_attempt_a_future_fails_as_nobody_would_raise_it_later() -> None:
-    job = Job()
-    groups = job.groups()
-    group, communicator = groups.data, job.enter(groups)
-    communicator.interrupt("somebody died")
-    with pytest.raises(Interrupted, match="somebody died"):
-        group.allreduce([torch.ones(1)]).get_future().wait()
-
-
 def test_outside_of_an_attempt_it_is_raised_at_once() -> None:
     job = Job()
     groups = job.groups()
