@@ -25,6 +25,7 @@ log = logging.getLogger("reknit.agent")
 LOOK = 0.2  # seconds between two looks at the job while somebody may be about to be let go
 SPARE = 0.5  # a worker without a place ends so long after the leader could read that it must get none
 PATIENT = 1.0  # seconds for the others who lost their place to leave, so that this end costs no generation
+ECHO = 1.0  # seconds within which a second SIGTERM is the same one
 EXPLAIN = 2.0  # seconds after which it is said why a worker still stays
 
 
@@ -39,12 +40,16 @@ class Draining:
     def __init__(self, station: Station, attending: Attending) -> None:
         self._station, self._attending = station, attending
         self._deadline: float | None = None  # of all of them
+        self.asked_at = 0.0  # when a signal first asked this agent (monotonic)
         self._look_at = 0.0
 
     # ---------------------------------------------------------------- who asks
 
     def ask_all(self, number: int) -> None:
-        """A signal asks this agent's workers to leave; a second SIGTERM asks no longer."""
+        """A signal asks this agent's workers to leave; a second SIGTERM asks no longer.
+
+        Wrappers and process groups deliver one word twice (`timeout`, a shell, a batch system): that is no second one.
+        """
         station, name = self._station, signal.Signals(number).name
         if station.config.standalone and not self._can_be_kept():
             if number == signal.SIGTERM:
@@ -58,13 +63,14 @@ class Draining:
         elif station.draining is None:
             seconds = station.config.drain_deadline
             station.recording.notice(name)
-            station.draining, self._deadline = f"{name} to this agent", time.monotonic() + seconds
+            self.asked_at = time.monotonic()
+            station.draining, self._deadline = f"{name} to this agent", self.asked_at + seconds
             log.info("draining: %s; SIGTERM again stops at once", station.draining)
             if station.keeper is not None:
                 station.keeper.drain_all()
             for worker in station.workers.values():
                 self._begin(worker, station.draining, seconds)
-        elif number == signal.SIGTERM:
+        elif number == signal.SIGTERM and time.monotonic() > self.asked_at + ECHO:
             station.end(128 + number, f"stopped by {name}, while its workers were draining")
 
     def _can_be_kept(self) -> bool:

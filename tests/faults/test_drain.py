@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -225,7 +226,10 @@ def test_a_second_sigterm_stops_at_once(tmp_path: Path) -> None:
     with replicas(tmp_path, hosts=1) as hosts:
         (run,) = hosts.runs
         os.kill(run.pid, signal.SIGTERM)
-        run.wait_event("draining")
+        first = run.wait_event("draining")["t"]
+        run.wait(
+            lambda: time.monotonic() > first + 1.1, 5.0, "the time in which a second SIGTERM is the first one's echo"
+        )
         at = now(hosts)
         os.kill(run.pid, signal.SIGTERM)
         assert run.wait_end() == 128 + signal.SIGTERM
