@@ -55,6 +55,8 @@ def may_end(plan: Plan | None, members: Sequence[Member], name: Name, patient: b
         return True  # it never had a place, or was taken for lost
     if plan.state in (FINISHED, LOST) or name in plan.names or not runs(plan, members):
         return False
+    if plan.closing:
+        return False  # until the last checkpoint is complete all that live are worth keeping
     former = [m for m in members if m.name in past and m.name not in plan.names and not m.dead]
     return all(m.left >= past[m.name].placed for m in former if patient or m.name == name)
 

@@ -26,7 +26,7 @@ def planned(view: View) -> Outcome | None:
     if len(places) < view.spec.min_replicas:
         places = ()
     stop = stops(view, places)
-    if set(places) == set(view.head) and not (stop and not view.previous.closing):
+    if set(places) == set(view.head) and stop == view.previous.closing:
         return closed(view) if stop else None
     drained = [o.changed for name in _leaving(view, places, stop) if (o := view.observed[name]).member.draining]
     if drained:

@@ -144,9 +144,14 @@ class View:
         }
 
     def _may_sit(self, member: Member) -> bool:
-        """A fresh process of a worker that was put out lately waits; who had a place may hold what nobody else has."""
+        """A fresh process of a worker that was put out lately waits; who had a place may hold what nobody else has.
+
+        So does one that was here when the job stopped, until it has looked for checkpoints anew (`closing`).
+        """
         if member.name in self.past:
             return True
+        if self.previous.placed == 0 and member.name in self.previous.spares and member.left < self.previous.generation:
+            return False
         return member.built and member.worker_id not in self.findings.resting and member.name not in self.findings.evict
 
     def with_evicted(self, evict: Mapping[Name, str]) -> View:

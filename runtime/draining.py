@@ -75,8 +75,9 @@ class Draining:
 
     def _can_be_kept(self) -> bool:
         """Whether the job's state can go into a last checkpoint, so that all of its workers may leave."""
-        members = [w.member for w in self._station.workers.values() if w.member is not None and w.member.ready]
-        return bool(members) and all(member.keeps for member in members)
+        members = [w.member for w in self._station.workers.values() if w.member is not None and not w.member.dead]
+        trains = self._station.head is not None and self._station.head.replicas > 0
+        return trains and any(m.ready for m in members) and all(m.keeps for m in members if m.ready)
 
     def ask(self, order: DrainOrder) -> None:
         """An order lies in the store."""

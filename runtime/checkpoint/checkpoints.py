@@ -23,6 +23,7 @@ from reknit.runtime.checkpoint.files import (
     check_part,
     complete_steps,
     is_complete,
+    is_of,
     read_part,
     set_aside,
     still_stands,
@@ -145,17 +146,27 @@ class Checkpoints:
         Ask again until it is.  This worker's part is written meanwhile, if it is the one to write it; if that has
         failed, once more after AGAIN seconds.
         """
-        step, token = self._state.step, _token(groups)
-        if step == 0:
+        step, token, version = self._state.step, _token(groups), self._state.committed
+        if step == 0 or version is None:
             return True
         if not self._writes(groups, step) or self._writer.written == (token, step):
-            return step in self.look()
+            return is_of(self.folder, step, version) and self._is_there(step)
         tried, at = self._last_try
         if self._writer.idle and (tried != token or now >= at + AGAIN):
             self._last_try = token, now
             self._useless.discard(step)  # an older life's, which will be replaced
             self._write(groups, step)
         return False
+
+    def _is_there(self, step: int) -> bool:
+        """Whether this worker's part looks usable just now; one failed look is not the last word on it."""
+        try:
+            check_part(self.folder, self._part(step))
+        except CheckpointError as error:
+            log.debug("the last checkpoint cannot be read yet: %s", error)
+            return False
+        self._useless.discard(step)
+        return True
 
     def _writes(self, groups: Groups, step: int) -> bool:
         return self.schedule.writer(step, self._coordinate, len(groups.view.peers)) == groups.data_rank

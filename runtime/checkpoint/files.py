@@ -20,7 +20,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,6 +149,11 @@ def is_complete(folder: Path, step: int) -> bool:
     return False
 
 
+def is_of(folder: Path, step: int, version: Sequence[int]) -> bool:
+    """Whether there is a complete checkpoint of this step, and of the attempt that made this very state."""
+    return bool(_version(folder / _name(step)) == list(version))
+
+
 def complete_steps(folder: Path) -> list[int]:
     """The steps of all complete checkpoints, newest first; empty if the folder is not there, or cannot be read."""
     try:
@@ -257,10 +262,20 @@ def _complete(folder: Path, partial: Path, part: Part, version: Any) -> bool:
     names = [Part(part.step, part.axes, index).name for index in range(part.axes.size)]
     if not all((partial / name).with_suffix(".json").exists() for name in names):
         return False
+    mark = partial / ".completing"
     try:  # one of those who see that nothing is missing; should it die just now, there is one checkpoint less
-        (partial / ".completing").open("x").close()
+        mark.open("x").close()
     except FileExistsError:
         return False
+    try:
+        return _put_in_place(folder, partial, part, version, names)
+    except OSError:
+        with suppress(OSError):
+            mark.unlink(missing_ok=True)  # whoever tries again, can
+        raise
+
+
+def _put_in_place(folder: Path, partial: Path, part: Part, version: Any, names: Sequence[str]) -> bool:
     proofs = {name: json.loads((partial / name).with_suffix(".json").read_text()) for name in names}
     axes = {"pipe": part.axes.pipe, "model": part.axes.model}
     manifest = {"format": FORMAT, "step": part.step, "version": version, **axes, "parts": proofs}

@@ -296,6 +296,8 @@ class Recovery:
                             return self._groups
                         self._left, self._placed = view.generation, False
                         self._passage.forget()
+                        if view.head.stopped and self.checkpoints is not None:
+                            self.checkpoints.tell()  # one more was written since this worker looked
                         self._report_left(0, 0, "the plan has no place for this worker", Evidence())
                 self._phase.enter("waiting for a plan", PATIENT)
                 self._changed.wait()

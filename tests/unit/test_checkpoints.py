@@ -242,6 +242,28 @@ def test_what_cannot_be_written_is_tried_again_after_a_while(tmp_path: Path) -> 
     assert until(worker, groups, 5.1)
 
 
+def test_a_disk_that_fails_at_the_very_end_is_tried_again_and_no_older_life_is_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Worker(tmp_path, every=7, rank=1).commit(7)  # an older life's
+    worker = Worker(tmp_path, every=100)
+    groups = worker.at(7, 10)
+    worker.state.committed = Version(9, 7)
+    with monkeypatch.context() as patch:
+        patch.setattr(files_module, "_put_in_place", _full)
+        assert not until(worker, groups, 0.0)
+        assert not until(worker, groups, 0.1)
+    assert not until(worker, groups, 6.0)
+    assert until(worker, groups, 6.1)
+    found = worker.checkpoints.read(7)
+    assert found is not None
+    assert found.content["version"] == [9, 7]
+
+
+def _full(*_: Any) -> bool:
+    raise OSError(28, "No space left on device")
+
+
 def test_before_the_first_step_there_is_nothing_to_write(tmp_path: Path) -> None:
     worker = Worker(tmp_path)
     assert until(worker, worker.at(0, 6))

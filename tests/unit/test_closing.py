@@ -50,12 +50,36 @@ def test_then_all_may_end_at_once_and_the_last_ones_not_before() -> None:
     job.next()
     job.run(Version(1, 7))
     job.leave("b0")
-    assert may_end(job.plan, members(job), Name("b0", "1")), "as in any drain"
+    assert not may_end(job.plan, members(job), Name("b0", "1")), "it may yet be needed"
     assert not may_end(job.plan, members(job), Name("a0", "1"))
     closed(job)
     assert not may_end(job.plan, members(job), Name("a0", "1"))
     job.next()
-    assert may_end(job.plan, members(job), Name("a0", "1"))
+    assert all(may_end(job.plan, members(job), Name(worker, "1")) for worker in ("a0", "b0"))
+
+
+def test_who_was_here_as_the_job_stopped_looks_for_checkpoints_anew_before_it_begins() -> None:
+    job = drained(most=1)
+    job.come("n", restorable=(4,))
+    job.next()
+    job.run(Version(2, 8))
+    closed(job, 8)
+    plan = job.next()
+    assert plan.placed == 0
+    job.go("a0", "b0")
+    assert job.ask().plan is None, "what it knows is from before the last checkpoint"
+    job.tell("n", restorable=(8, 4), left=plan.generation)
+    assert job.next().target == Version(plan.generation + 1, 8)
+
+
+def test_a_stop_for_which_there_is_no_reason_any_more_ends() -> None:
+    job = drained(least=2)
+    job.next()
+    job.run(Version(1, 7))
+    job.tell("a0", draining=False)
+    plan = job.next()
+    assert (plan.closing, job.seats()) == (False, ["a0", "b0"])
+    assert job.ask().plan is None
 
 
 def test_the_job_goes_on_from_there_with_whoever_comes() -> None:
