@@ -173,8 +173,10 @@ def _agree_on_overflow(rounds: ReplicaRounds, parameters: list[torch.nn.Paramete
     total = sum(float(local(p.grad).float().sum()) for p in parameters if p.grad is not None)
     mine = int(not math.isfinite(total))
     anybody = any(words[0] for words in rounds.say((mine,)))
-    if anybody and parameters and parameters[0].grad is not None:  # the sum of finite ones may overflow, too
-        local(parameters[0].grad).fill_(math.inf)
+    if anybody:  # the sum of finite ones may overflow, too; of a sharded one this worker's part may be empty
+        for parameter in parameters:
+            if parameter.grad is not None:
+                local(parameter.grad).fill_(math.inf)
 
 
 def _clip(rounds: ReplicaRounds, parameters: list[torch.nn.Parameter], limit: float, model_rank: int) -> None:

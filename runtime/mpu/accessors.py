@@ -189,8 +189,10 @@ def get_pipe_parallel_world_size() -> int:
 
 def get_pipe_parallel_src_rank() -> int:
     """The first rank of the pipe group."""
-    backing("pipe parallel group").group("pipe")
-    return backing("pipe parallel group").source_rank("pipe")
+    found = backing("pipe parallel group")
+    if not found.elastic:
+        found.group("pipe")  # NotInitialized if there is none
+    return found.source_rank("pipe")
 
 
 def get_io_parallel_group() -> Any:

@@ -68,6 +68,7 @@ class Job:
         return self.members[1]
 
     def replica_group(self, axis: str) -> Any:
+        assert self.entered, "this would wait for a generation"
         return f"the {axis} group"
 
     def reinit(self) -> None:
