@@ -101,6 +101,12 @@ class Mirror:
         with self._condition:
             return not self._dirty and not self._doomed
 
+    @property
+    def doomed(self) -> list[str]:
+        """What was withdrawn and may still be there, in that order: once this is closed, nobody deletes it any more."""
+        with self._condition:
+            return list(self._doomed)
+
     def stop(self) -> None:
         """Begin to stop, without waiting for it."""
         with self._condition:

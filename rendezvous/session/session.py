@@ -33,7 +33,7 @@ from reknit.rendezvous.session.telling import Teller
 from reknit.rendezvous.session.views import ViewFetcher
 from reknit.rendezvous.session.watches import Watches
 from reknit.rendezvous.shows import Show
-from reknit.rendezvous.store.protocol import Entry, Lease, Store
+from reknit.rendezvous.store.protocol import MAX_OPERATIONS, Delete, Entry, Lease, Store
 
 __all__ = ["Session", "SessionState", "SpecMismatchError"]
 
@@ -313,9 +313,15 @@ class Session:
         lease = self._candidacy.lease
         if revoke and lease is not None:
             try:
+                self._delete(self._mirror.doomed)  # a drain's order that outlived its worker's record would mean a loss
                 self._store.revoke(lease, timeout=self._timing.operation)
             except StoreError as error:
                 logger.warning("the lease was not revoked and will run out by itself: %s", error)
+
+    def _delete(self, keys: list[str]) -> None:
+        for start in range(0, len(keys), MAX_OPERATIONS):
+            operations = [Delete(key) for key in keys[start : start + MAX_OPERATIONS]]
+            self._store.transaction([], operations, timeout=self._timing.operation)
 
     # ---------------------------------------------------------------- what the watches tell (their threads)
 

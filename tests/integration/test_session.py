@@ -17,6 +17,7 @@ import pytest
 
 from reknit.rendezvous.accusation import Accusation, AgentRecord, decode_accusation, encode_accusation, encode_agent
 from reknit.rendezvous.codec import decode_member, encode_member, encode_spec
+from reknit.rendezvous.draining import DrainOrder, encode_order
 from reknit.rendezvous.errors import Deposed, StoreRefused
 from reknit.rendezvous.jobs import jobs_in
 from reknit.rendezvous.keys import Assignment, Keys, encode_assignment
@@ -225,6 +226,22 @@ def test_a_record_lies_in_the_store_under_the_lease_and_goes_when_the_session_cl
     agent.close()
     assert world.store.get(world.keys.member("w1")) is None
     assert world.store.get(world.keys.leader) is None
+
+
+def test_who_was_dismissed_as_the_session_closed_has_left_in_order_to_whoever_looks(
+    world: World, wait_until: Callable[..., None]
+) -> None:
+    agent, numbers = world.agent(), range(70)
+    for number in numbers:
+        agent.session.set_member(member(number))
+        order = encode_order(DrainOrder(member(number).name, 5.0, "test"))
+        world.store.put(world.keys.drain(f"w{number}"), order)
+    wait_until(lambda: agent.session.written)
+    for number in numbers:
+        agent.session.dismiss(f"w{number}")
+    agent.close()
+    left = [number for number in numbers if world.store.get(world.keys.drain(f"w{number}"))]
+    assert not left, "their records went with the lease, but the orders say that they were lost"
 
 
 def test_only_the_newest_record_needs_to_be_written_and_it_is(world: World, wait_until: Callable[..., None]) -> None:
