@@ -117,24 +117,15 @@ class Opening:
         if standing is None:
             guard = Compare.absent(key) if entry is None else Compare.mod_revision(key, entry.mod_revision)
             self._store.transaction([guard], [Put(key, encode_spec(spec))])
-        elif entry is not None and _asks_for_another(spec, standing) and self._is_free(entry, standing, spec):
-            # What a run that has ended left expires; so does its successor, unless the job begins again.
-            put = Put(key, encode_spec(spec), Lease(entry.lease, 0) if entry.lease else None)
+        elif entry is not None and entry.lease and _asks_for_another(spec, standing) and self._nobody_is_here():
+            # It is what a run that has ended left.  The new one expires as well, unless the job begins again.
+            put = Put(key, encode_spec(spec), Lease(entry.lease, 0))
             try:
                 self._store.transaction([Compare.mod_revision(key, entry.mod_revision)], [put])
             except LeaseLost:
                 pass  # it has expired just now
             return None
         return standing
-
-    def _is_free(self, entry: Entry, standing: Spec, spec: Spec) -> bool:
-        """Whether what was asked of an earlier run counts no more: it has ended, or stopped and may have another size.
-
-        The checkpoints of a run that was stopped, or killed whole, fit its axes alone.
-        """
-        if not entry.lease and (spec.axes != standing.axes or self._store.get(self._keys.head) is None):
-            return False
-        return self._nobody_is_here()
 
     def _nobody_is_here(self) -> bool:
         """Whether the job has no agent, so that this one may be the first of a new run."""

@@ -328,27 +328,6 @@ def test_the_spec_that_is_stored_wins_and_other_axes_are_refused(world: World) -
         agent.session.propose_spec(Spec(Axes(4), 1, 3))
 
 
-def test_a_job_that_stopped_or_died_whole_may_be_started_again_by_another_size_once_nobody_is_there(
-    world: World, wait_until: Callable[..., None]
-) -> None:
-    first = world.agent()
-    first.leader.spec = spec = first.session.propose_spec(Spec(Axes(2), 1, 1))
-    wait_until(lambda: world.store.get(world.keys.agent("agent-0")))
-    for number in (0, 1):
-        first.session.set_member(member(number, coordinate=number))
-    seen(first, 1)
-    later = world.agent(leads=False)
-    assert later.session.propose_spec(Spec(Axes(2), 1, 4)) == spec, "somebody is there"
-    first.close()
-    later.close()
-    world.store.put(world.keys.spec, encode_spec(replace(spec, desired=1)))
-    fresh = Session(world.store, world.job, "fresh", lambda event: None, TIMING)
-    assert fresh.propose_spec(spec) == replace(spec, desired=1), "what an operator has set stays, if nobody says more"
-    with pytest.raises(SpecMismatchError):
-        fresh.propose_spec(Spec(Axes(4), 1, 1))
-    assert fresh.propose_spec(Spec(Axes(2), 1, 4)) == Spec(Axes(2), 1, 4)
-
-
 def test_a_spec_that_cannot_be_read_is_replaced(world: World) -> None:
     world.store.put(world.keys.spec, b"garbage")
     spec = Spec(Axes(2), 1, 3)
