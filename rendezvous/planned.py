@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from reknit.rendezvous.assignment import due
-from reknit.rendezvous.closing import WHY, closed, given_up, stops
+from reknit.rendezvous.closing import WHY, closed, stops
 from reknit.rendezvous.kinds import BEGIN, DRAIN, JOIN, SCALE
 from reknit.rendezvous.places import Places, as_restored, newest_restorable, places_for, price, why_cheaper
 from reknit.rendezvous.records import Name, Version
-from reknit.rendezvous.successor import plan_of, publish
+from reknit.rendezvous.successor import publish
 from reknit.rendezvous.view import Outcome, View, some
 
 
@@ -23,11 +23,9 @@ def planned(view: View) -> Outcome | None:
         reason = "the last step is made, and the job ends"
         return publish(view, view.head, reason, DRAIN) if view.previous.closing else None
     places = view.choose()
-    if outcome := given_up(view, places):
-        return outcome
-    stop = view.previous.placed > 0 and stops(view, places)
-    if len(places) < view.spec.min_replicas and not stop:
+    if len(places) < view.spec.min_replicas:
         places = ()
+    stop = stops(view, places)
     if set(places) == set(view.head) and stop == view.previous.closing:
         return closed(view) if stop else None
     drained = [o.changed for name in _leaving(view, places, stop) if (o := view.observed[name]).member.draining]
@@ -50,7 +48,8 @@ def planned(view: View) -> Outcome | None:
 
 def _stop(view: View, places: Places) -> Outcome:
     reason = f"all members drain: {WHY}" if set(places) == set(view.head) else f"{_told(view, places)}; {WHY}"
-    return Outcome(replace(plan_of(view, places, reason, DRAIN), closing=True), reason)
+    outcome = publish(view, places, reason, DRAIN)
+    return replace(outcome, plan=outcome.plan and replace(outcome.plan, closing=True))
 
 
 def _begin(view: View, places: Places) -> Outcome:

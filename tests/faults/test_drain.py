@@ -209,24 +209,6 @@ def test_when_all_hosts_drain_at_once_the_job_stops_at_a_checkpoint_and_goes_on_
                 hosts.close()
 
 
-def test_a_job_that_waits_below_its_minimum_stops_at_a_checkpoint_too_and_nobody_sits_until_the_deadline(
-    tmp_path: Path,
-) -> None:
-    folder = tmp_path / "checkpoints"
-    arguments = ("--checkpoint", str(folder), "--every", "100000")
-    with several(tmp_path, 2, replicas="2:2", arguments=arguments) as hosts:
-        hosts.wait_strength(2, timeout=START_SECONDS)
-        kept, lost = hosts.runs
-        at = hosts.kill_node(lost)
-        hosts.wait(lambda: next(hosts.of("plan", at, replicas=0), None), 20.0, "the plan to wait")
-        os.kill(kept.pid, signal.SIGTERM)
-        assert kept.wait_end(20.0) == EXIT_AGAIN
-        newest = max(event["step"] for event in hosts.of("committed"))
-        assert complete_steps(folder) == [newest]
-        assert f"its state is in the checkpoint of step {newest}" in kept.output()
-        hosts.check()
-
-
 def test_a_standalone_job_that_keeps_checkpoints_stops_at_one(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     arguments = ("--checkpoint", str(folder), "--every", "100000")

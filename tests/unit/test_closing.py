@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from tests.unit.planning import PATIENCE, Job, running
@@ -11,7 +10,7 @@ from tests.unit.planning import PATIENCE, Job, running
 from reknit.rendezvous.closing import WHY
 from reknit.rendezvous.draining import may_end
 from reknit.rendezvous.kinds import BEGIN, DRAIN
-from reknit.rendezvous.records import RUNNING, WAITING, Member, Name, Version
+from reknit.rendezvous.records import WAITING, Member, Name, Version
 
 
 def members(job: Job) -> list[Member]:
@@ -170,59 +169,3 @@ def test_who_makes_the_last_step_meanwhile_is_not_kept_waiting_by_those_who_stop
     assert job.ask().plan is None
     job.tell("b0", finished=True)
     assert job.next().reason == "all 2 members have finished"
-
-
-# ---------------------------------------------------------------- while the job waits
-
-
-def waiting(pipe: int = 1, **fields: Any) -> Job:
-    """A job below its least number of replicas, of which all who are left drain."""
-    job = running(2, pipe, least=2)
-    job.go("b0")
-    assert job.next().state == WAITING
-    for worker in list(job.seen):
-        job.tell(worker, draining=True, keeps=True, **fields)
-    return job
-
-
-def test_below_the_minimum_the_job_can_still_make_its_last_checkpoint() -> None:
-    job = waiting()
-    plan = job.next()
-    assert (plan.closing, plan.state, job.seats(), plan.kind) == (True, RUNNING, ["a0"], DRAIN)
-    job.run(Version(1, 7))
-    assert "waiting for the last checkpoint" in job.ask().reason
-    closed(job)
-    plan = job.next()
-    assert (plan.state, plan.former, plan.placed) == (WAITING, (), 0)
-    assert may_end(plan, members(job), Name("a0", "1"))
-    assert job.ask().plan is None
-
-
-def test_if_one_of_them_stays_after_all_the_job_waits_on() -> None:
-    job = waiting()
-    job.next()
-    job.run(Version(1, 7))
-    job.tell("a0", draining=False)
-    plan = job.next()
-    assert (plan.state, plan.closing, plan.placed) == (WAITING, False, plan.generation - 1)
-    assert job.ask().plan is None
-
-
-def test_with_a_stage_lost_nobody_stays_for_what_a_checkpoint_has_to_bring_back() -> None:
-    job = running(1, pipe=2)
-    job.go("a0")
-    assert job.next().state == WAITING
-    job.tell("a1", draining=True, keeps=True)
-    assert job.ask().plan is None, "without a checkpoint what it holds is worth keeping"
-    job.tell("a1", restorable=(4, 6))
-    job.come("n", built=False)
-    assert job.ask().plan is None, "somebody is about to come"
-    job.go("n")
-    plan = job.next()
-    assert (plan.state, plan.kind, plan.former, plan.placed) == (WAITING, DRAIN, (), 0)
-    assert plan.reason.endswith("its state is in the checkpoint of step 6")
-    assert may_end(plan, members(job), Name("a1", "1"))
-    job.go("a1")
-    job.come("n", restorable=(6, 4))
-    job.come("o", coordinate=1, restorable=(6, 4))
-    assert job.next().target == Version(job.plan.generation if job.plan else 0, 6)
