@@ -310,13 +310,18 @@ class Session:
             part.stop()
         for part in parts:
             part.close()
+        if not revoke:
+            return
+        try:
+            self._delete(self._mirror.doomed)  # a drain's order that outlived its worker's record would mean a loss
+        except StoreError as error:
+            logger.warning("what was withdrawn may still be in the store: %s", error)
         lease = self._candidacy.lease
-        if revoke and lease is not None:
-            try:
-                self._delete(self._mirror.doomed)  # a drain's order that outlived its worker's record would mean a loss
+        try:
+            if lease is not None:
                 self._store.revoke(lease, timeout=self._timing.operation)
-            except StoreError as error:
-                logger.warning("the lease was not revoked and will run out by itself: %s", error)
+        except StoreError as error:
+            logger.warning("the lease was not revoked and will run out by itself: %s", error)
 
     def _delete(self, keys: list[str]) -> None:
         for start in range(0, len(keys), MAX_OPERATIONS):
