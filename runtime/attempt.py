@@ -42,7 +42,7 @@ class Attempt:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._groups: Groups | None = None
-        self._committed = False
+        self._committed = self._reached_commit = False
         self._step = 0
 
     def __enter__(self) -> Attempt:
@@ -68,7 +68,7 @@ class Attempt:
         if not self._committed:
             log.info("step %d is tried again: %s", self._step, _sentence(error))
             self._job.telling.event("retried", step=self._step, reason=_sentence(error))
-        self._job.recovery.leave(error)
+        self._job.recovery.leave(error, midway=not self._reached_commit)
         return True
 
     def _explains(self, error: BaseException) -> bool:
@@ -113,6 +113,7 @@ class Attempt:
         job.trained.check(optimizer, scheduler, scaler)
         job.trained.settle()
         job.times.stopwatch.stop()
+        self._reached_commit = True
         job.phase.enter("reduce", SHARED)
         injection.reach("reduce", step)
         for reduction in job.trained.reductions():
@@ -159,6 +160,7 @@ class Attempt:
         groups.data.all_reduce(word, "min")
         injection.reach("half voted", step)
         known = times.hear(int(word.item()))
+        recovery.open_attempt()
         said = groups.rounds.say((known, *times.words()))
         times.voted([words[1:3] for words in said], time.perf_counter() - begun)
         return min(words[0] for words in said)

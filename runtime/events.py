@@ -11,7 +11,8 @@ Every line has `t` (CLOCK_MONOTONIC seconds, comparable across the processes of 
     placed           replica, coordinate, formation
     reinit_begin     -
     reinit_done      seconds, phases (seconds by name, if it has left another generation), formation, group, replica,
-                     replicas, step, fds, threads
+                     replicas, step, fds, threads; remade, if the replica's own groups had to be made anew although it
+                     stands, as an attempt had ended midway in its work there
     healed           sources, bytes (that came now), kept (bytes from generations that broke), damaged (who sent chunks
                      that had to be sent again), seconds, step
     heal_failed      step, reason: it broke off, and is repeated

@@ -134,6 +134,10 @@ class Communicator(Collectives):
         """
         return self._group.peers_gone() if self._group is not None else []
 
+    def traffic(self) -> int | None:
+        """How many bytes have gone to and come from the peers so far; None if that is not known.  Never blocks."""
+        return self._group.traffic() if self._group is not None else 0
+
     def interrupt(self, reason: str = "it was interrupted") -> None:
         """End the group: every wait that is blocked in it fails within milliseconds.  Idempotent, from any thread."""
         with self._lock:

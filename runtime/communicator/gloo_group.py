@@ -22,6 +22,7 @@ from reknit.runtime.communicator.collectives import Backend
 from reknit.runtime.communicator.sockets import (
     Address,
     Connection,
+    bytes_moved,
     bytes_under_way,
     discard_received,
     hung_up,
@@ -104,6 +105,13 @@ class GlooGroup:
             if closed and peer is not None:
                 gone.add(peer)
         return sorted(gone)
+
+    def traffic(self) -> int | None:
+        """How many bytes have gone to and come from the peers so far; None if that is not known.  Never blocks."""
+        with self._lock:
+            moved = [bytes_moved(connection.socket) for connection in self._connections]
+        counted = [number for number in moved if number is not None]
+        return sum(counted) if len(counted) == len(moved) else None
 
     def interrupt(self) -> None:
         """End every operation in flight, at once, here and at the peers.  Idempotent, from any thread."""

@@ -155,6 +155,14 @@ class Formation:
         """Members whose connections are closed; with NCCL that is not known."""
         return self.communicator.peers_gone() if self.communicator is not None else []
 
+    def traffic(self) -> int | None:
+        """How many bytes have moved in all its groups so far; with NCCL that is not known."""
+        if self.communicator is None:
+            return 0 if len(self.identity.names) == 1 else None
+        moved = [part.traffic() for part in (self.communicator, *list(self.parts))]
+        counted = [number for number in moved if number is not None]
+        return sum(counted) if len(counted) == len(moved) else None
+
     def lost_a_member(self) -> bool:
         """Whether a connection within the replica is closed, or the formation is over."""
         return self.ended or bool(self.peers_gone())

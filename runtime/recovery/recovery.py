@@ -27,6 +27,7 @@ from reknit.runtime.recovery.decision import Reaction, reaction
 from reknit.runtime.recovery.evidence import Evidence
 from reknit.runtime.recovery.formation import Formation, FormationError, FormationId
 from reknit.runtime.recovery.groups import Groups
+from reknit.runtime.recovery.midway import Midway
 from reknit.runtime.recovery.passage import Passage
 from reknit.runtime.recovery.phase import PATIENT, Phase
 from reknit.runtime.recovery.settling import Event, IncompleteError, TellCommitted, compare, settle
@@ -80,6 +81,8 @@ class Recovery:
         self._newest: View | None = None
         self._heard = 0.0  # when the newest plan came
         self._passage = Passage()
+        self._midway = Midway()
+        self._remade = False
         self._groups: Groups | None = None
         self._formation: Formation | None = None
         self._retired: list[ReplicaRounds] = []
@@ -211,10 +214,16 @@ class Recovery:
 
     # ---------------------------------------------------------------- leaving
 
-    def leave(self, error: BaseException | None, comparing: bool = False) -> None:
+    def open_attempt(self) -> None:
+        """The round that follows lets everybody in the replica begin an attempt."""
+        formation = self._formation
+        if formation is not None and len(formation.identity.names) > 1:
+            self._midway.open(formation)
+
+    def leave(self, error: BaseException | None, comparing: bool = False, midway: bool = False) -> None:
         """Close the generation's groups, keep state and prepared gradients; `error` None: agreed at a vote.
 
-        `comparing`: on the way from the comparison to work.
+        `comparing`: on the way from the comparison to work; `midway`: from an attempt before its commit.
         """
         with self._changed:
             groups, self._groups = self._groups, None
@@ -223,6 +232,8 @@ class Recovery:
             self._note()
             groups.cancelled.set()
             self._left = max(self._left, groups.generation)
+            if midway and len(groups.replica.places) > 1:
+                self._midway.leave()
             torn = self._is_torn(groups, error)
             nothing_newer = self.known <= groups.generation
             self._passage.leave(unexpected=nothing_newer)
@@ -307,9 +318,14 @@ class Recovery:
         if self._formation is not None and not FormationId.of(groups.replica).same(self._formation.identity):
             self._end_formation()
         try:
-            self._builder.connect(groups)
-            self._go_on_unless_superseded(groups)
-            self._keep_or_form(groups)
+            with self._midway.freeing(self._formation):
+                self._builder.connect(groups)
+                self._go_on_unless_superseded(groups)
+                keep = self._can_keep(groups)
+            self._remade = not keep and self._formation is not None
+            if not keep:
+                self._form(groups)
+            self._midway.settle()
         except Interrupted:
             if self.known > groups.generation:
                 raise _superseded(groups) from None
@@ -323,20 +339,24 @@ class Recovery:
                 raise _superseded(groups)
             groups.formation, groups.entered = self._formation, entering
 
-    def _keep_or_form(self, groups: Groups) -> None:
-        """Keep the formation's groups if every member has them; else all make them anew, in this generation.
+    def _can_keep(self, groups: Groups) -> bool:
+        """Whether every member has the formation's groups, and nothing is left in them of an attempt.
 
         A generation may break while a new formation is being made, when some members have its groups and some don't.
         """
         assert groups.rounds is not None
-        said = groups.rounds.say((int(self._formation is not None), int(self._builder.uses_nccl)))
+        formation = self._formation
+        has = formation is not None and not formation.ended
+        said = groups.rounds.say((int(has), int(self._builder.uses_nccl), *self._midway.words(formation)))
         if len({words[1] for words in said}) > 1:
             raise FormationError(
                 "some members of this replica would use NCCL within it and some gloo, as not all hosts have a device "
                 "for each worker: say which by --pipe-backend, on every host"
             )
-        if all(words[0] for words in said):
-            return
+        return all(words[0] for words in said) and not Midway.spoils([words[2:4] for words in said])
+
+    def _form(self, groups: Groups) -> None:
+        """Make the replica's groups anew, in this generation."""
         self._end_formation()
         formation = self._builder.form(groups)
         with self._changed:
@@ -355,6 +375,7 @@ class Recovery:
         assert groups.rounds is not None
         self._report("ready", generation=groups.generation, committed=self.state.committed)
         injection.reach("ready", self.state.step)
+        self.open_attempt()
         groups.rounds.say()
         self._phase.progressed()
         for rounds in self._retired:
@@ -372,6 +393,7 @@ class Recovery:
             replicas=len(groups.view.peers),
             step=self.state.step,
             phases=self._passage.arrive(behind=self.known > groups.generation),
+            **({"remade": True} if self._remade else {}),
             **footprint(),
         )
 

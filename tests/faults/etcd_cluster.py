@@ -29,6 +29,7 @@ from reknit.rendezvous.store.endpoints import TlsFiles
 
 START_SECONDS = 30.0
 FILLER = "/filler/"
+LOGINS = 5  # tries: a login of the tests may last a second, and a busy machine takes as long between two calls
 ALL = "\0"  # as the end of a range: every key from its beginning on
 
 
@@ -259,13 +260,14 @@ class EtcdCluster:
 
     def _ask(self, method: str, **body: Any) -> Any:
         member = next(member for member in self.members if member.runs)
-        try:
-            return member.ask(f"/v3/{method}", body, token=self._token)
-        except EtcdRefused:  # perhaps since our login has run out
-            if self._root is None:
-                raise
-        login = {"name": "root", "password": self._root}
-        self._token = str(member.ask("/v3/auth/authenticate", login)["token"])
+        for _ in range(LOGINS):
+            try:
+                return member.ask(f"/v3/{method}", body, token=self._token)
+            except EtcdRefused:  # perhaps since our login has run out
+                if self._root is None:
+                    raise
+            login = {"name": "root", "password": self._root}
+            self._token = str(member.ask("/v3/auth/authenticate", login)["token"])
         return member.ask(f"/v3/{method}", body, token=self._token)
 
     # ---------------------------------------------------------------- its making

@@ -71,6 +71,8 @@ def intact_replicas_untouched(events: Sequence[Event]) -> None:
         if event["event"] == "reinit_done":
             key, group = (event["formation"], event["worker"]), event["group"]
             assert group.split(".")[0] == str(pid), f"a group of another process: {event}"
+            if event.get("remade"):  # the script's own use of the data group made an attempt end midway
+                groups[key] = group
             assert groups.setdefault(key, group) == group, f"{key} had group {groups[key]}, and then {group}"
     left = {event["pid"]: event["t"] for event in (*of(events, "worker_died"), *of(events, "draining"))}
     published: dict[int, float] = {}
