@@ -181,6 +181,9 @@ class Grouped(Whereabouts):
         entered its first generation it is alone in it.  torch's DistributedDataParallel over it needs
         `find_unused_parameters=True`, as it orders its gradients otherwise in a process that has just started, and
         `no_sync()` for all shards but the last (`shard.is_last`); it averages: multiply the loss by `job.replicas`.
+
+        Used before the step's work within the replica is done, it can cost the replica its own groups as well when
+        members change: they are made anew then.  Where that matters, use it last.
         """
         return self.torch_groups.data
 
